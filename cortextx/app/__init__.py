@@ -1,0 +1,1 @@
+"""The composition root: configuration, twistd plugins and the command line."""

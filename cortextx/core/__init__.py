@@ -1,0 +1,1 @@
+"""Pure building blocks that both planes share: framing, JSON, delivery, time and budgets."""

@@ -1,0 +1,100 @@
+"""Every error that crosses a package boundary.
+
+An error says what is wrong in words for the person who can mend it; nothing of
+it goes on the wire except through the one map of a protocol (`fleet.contract`).
+"""
+
+from __future__ import annotations
+
+
+class CortexError(Exception):
+    """The base of all errors that this package raises on purpose."""
+
+
+class ProtocolError(CortexError):
+    """A rule of a wire contract was broken; `RemoteProtocolError` says by the peer."""
+
+
+class LocalProtocolError(ProtocolError):
+    """Our own side tried something that the contract forbids: a bug of ours."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent what the contract forbids."""
+
+
+class FrameTooLong(RemoteProtocolError):
+    """A line or frame exceeds its limit of `limit` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"a frame is longer than {limit} bytes")
+        self.limit = limit
+
+
+class JsonError(RemoteProtocolError):
+    """A text is not the JSON that was expected.
+
+    `field` is the path of the value at fault as `$.entries[3].ts`, or `$`;
+    `expected` says in words what should stand there. Neither repeats the value.
+    """
+
+    def __init__(self, field: str, expected: str) -> None:
+        super().__init__(f"{field}: expected {expected}")
+        self.field = field
+        self.expected = expected
+
+
+class JsonSyntaxError(JsonError):
+    """The bytes are not UTF-8, not JSON, or nest too deep."""
+
+
+class JsonShapeError(JsonError):
+    """The JSON is well-formed, but its shape, type or range is not as declared."""
+
+
+class StoreError(CortexError):
+    """A store could not do what it was asked; nothing was stored in part."""
+
+
+class StoreFull(StoreError):
+    """The disk or a quota of the store is full; the same call may succeed later."""
+
+
+class StoreClosed(StoreError):
+    """The store is not open (any more)."""
+
+
+class SchemaTooNew(StoreError):
+    """The database was written by a newer version than this one can read."""
+
+
+class UnknownHost(StoreError):
+    """No host with that id or name is registered."""
+
+
+class BadQuery(CortexError):
+    """A search cannot be carried out as asked; `field` names the part at fault."""
+
+    def __init__(self, field: str, expected: str) -> None:
+        super().__init__(f"{field}: expected {expected}")
+        self.field = field
+        self.expected = expected
+
+
+class ConfigError(CortexError):
+    """A setting is wrong: `where` (file or variable), `field` and what was expected."""
+
+    def __init__(self, where: str, field: str, expected: str) -> None:
+        super().__init__(f"{where}: {field}: expected {expected}")
+        self.where = where
+        self.field = field
+        self.expected = expected
+
+
+class BufferDamaged(CortexError):
+    """Part of a durable buffer cannot be read back; `first` to `last` are lost."""
+
+    def __init__(self, message: str, first: int = 0, last: int = 0) -> None:
+        super().__init__(message)
+        self.first = first
+        self.last = last

@@ -1,0 +1,1 @@
+"""The fleet plane: Agent to Server Protocol V1, both sides."""

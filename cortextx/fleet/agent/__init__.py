@@ -1,0 +1,1 @@
+"""The host agent's side of the fleet contract."""

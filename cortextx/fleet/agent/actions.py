@@ -1,0 +1,113 @@
+"""What the agent's link machine asks its adapter to do (PURE).
+
+The link's inputs answer a list of these, to be carried out in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cortextx.fleet.contract import AgentConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Open a WebSocket to the server; answer with `connected` or `peer_lost`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send one text message."""
+
+    payload: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close the connection; the adapter still answers with `peer_lost`."""
+
+    code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreToken:
+    """Store a rotated token atomically and durably; answer with `token_stored` (§3)."""
+
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteToken:
+    """Delete the stored token (§3.7, §4.3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Tell the buffer what the server has; answer with `adopted` (§7, F2, F26)."""
+
+    accepted_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBatch:
+    """Read the entries from seq `first` on; answer with `batch_read` (maybe empty)."""
+
+    first: int
+    max_entries: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """All up to `acked` is durable on the server: the buffer may drop it."""
+
+    acked: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """Entry `seq` was refused alone, for good: keep it apart, go on past it (F25)."""
+
+    seq: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """The server's configuration is this now (F18, F22)."""
+
+    config: AgentConfig
+
+
+@dataclass(frozen=True, slots=True)
+class PauseSources:
+    """Let the sources rest: nothing can be sent for long (F34)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeSources:
+    """Let the sources run."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetDeadline:
+    """Call `time_passed` at `at` (seconds, the reactor's clock); None: not at all."""
+
+    at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Log for the operator; `level` is info, warn or critical. No secret is in `text`."""
+
+    level: str
+    text: str
+
+
+Action = (
+    Connect | Send | Close | StoreToken | DeleteToken | Adopt | ReadBatch | Truncate | SetAside
+    | Configure | PauseSources | ResumeSources | SetDeadline | Say
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""The server's side of the fleet contract."""

@@ -1,0 +1,1 @@
+"""The roles between packages, as zope interfaces, a module a plane."""

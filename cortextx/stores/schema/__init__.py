@@ -1,0 +1,1 @@
+"""SQL texts of the stores' schemas, one file a version."""

@@ -1,0 +1,1 @@
+"""Public fakes for tests of code that uses CortexTX: pairs, peers, disks and stores."""

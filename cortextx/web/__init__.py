@@ -1,0 +1,1 @@
+"""The one web site that the server mounts."""

@@ -1,0 +1,1 @@
+"""The tests: units by package, contracts by section, integration with real processes."""
