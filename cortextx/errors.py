@@ -6,6 +6,8 @@ it goes on the wire except through the one map of a protocol (`fleet.contract`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class CortexError(Exception):
     """The base of all errors that this package raises on purpose."""
@@ -24,11 +26,16 @@ class RemoteProtocolError(ProtocolError):
 
 
 class FrameTooLong(RemoteProtocolError):
-    """A line or frame exceeds its limit of `limit` bytes."""
+    """A line or frame exceeds its limit of `limit` bytes.
 
-    def __init__(self, limit: int) -> None:
+    `lines` are the complete lines that came before it in the same bytes, if any:
+    they are good, and are to be handled before the fault.
+    """
+
+    def __init__(self, limit: int, lines: Sequence[bytes] = ()) -> None:
         super().__init__(f"a frame is longer than {limit} bytes")
         self.limit = limit
+        self.lines = lines
 
 
 class JsonError(RemoteProtocolError):

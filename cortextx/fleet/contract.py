@@ -107,10 +107,12 @@ Moment = Annotated[datetime, Meta(tz=True)]
 """A date-time with an offset (F15)."""
 Uuid = Annotated[
     str,
-    Meta(pattern=r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"),
+    Meta(pattern=r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\Z"),
 ]
 Token = Annotated[str, Meta(min_length=32, max_length=256)]
-LogSource = Annotated[str, Meta(pattern=r"^(?:journald|(?:file|docker|custom):[^\x00-\x1f\x7f]+)$")]
+LogSource = Annotated[
+    str, Meta(pattern=r"^(?:journald|(?:file|docker|custom):[^\x00-\x1f\x7f]+)\Z")
+]
 """§4.4's LogSource without control characters (F32)."""
 
 
@@ -140,7 +142,7 @@ class HelloParams(Strict, frozen=True):
     """agent.hello (§4.1). The token never shows in a repr (F23)."""
 
     protocol_version: int
-    agent_version: Annotated[str, Meta(pattern=r"^\d+\.\d+\.\d+(?:[-+].*)?$")]
+    agent_version: Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+(?:[-+].*)?\Z")]
     hostname: Annotated[str, Meta(min_length=1, max_length=253)]
     host_id: Uuid
     platform: Platform

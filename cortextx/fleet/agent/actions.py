@@ -25,6 +25,13 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
+class Beat:
+    """Send agent.heartbeat with the wall time and the buffer's depth and size (§4.2)."""
+
+    push_lag_seq: int
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Close the connection; the adapter still answers with `peer_lost`."""
 
@@ -108,6 +115,6 @@ class Say:
 
 
 Action = (
-    Connect | Send | Close | StoreToken | DeleteToken | Adopt | ReadBatch | Truncate | SetAside
-    | Configure | PauseSources | ResumeSources | SetDeadline | Say
+    Connect | Send | Beat | Close | StoreToken | DeleteToken | Adopt | ReadBatch | Truncate
+    | SetAside | Configure | PauseSources | ResumeSources | SetDeadline | Say
 )  # fmt: skip

@@ -1,0 +1,409 @@
+"""What the server's admin socket answers: hosts, searches, tails, gaps, status (F39).
+
+Each op is a coroutine as `cortextx.app.linesocket` wants it. Arguments are
+structs, and an unknown one is refused. Times go in and out as RFC 3339 strings,
+severities as names. Nothing here tells a token, except `agent.issue` its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Raw, Struct
+from twisted.internet.task import deferLater
+
+from cortextx.app.linesocket import Op, OpError, Rows, arguments
+from cortextx.core.syslog import SEVERITIES, SEVERITY_NUMBER, Severity
+from cortextx.fleet.contract import Uuid
+from cortextx.fleet.server.service import FleetServer
+from cortextx.interfaces.fleet import EntryFilter, HostRecord, StoredEntry
+
+PAGE = 200
+"""Entries that are fetched at a time: what an answer may hold in memory."""
+MAX_LIMIT = 100_000
+MAX_LAST = 10_000
+FOLLOW_PAUSE = 0.05
+"""Seconds between two looks of a following tail, so that every commit need not cost a query."""
+MAX_EXPIRY = 365 * 86_400.0
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_Name = Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[^\x00-\x1f\x7f]+$")]
+_Expiry = Annotated[float, Meta(gt=0, le=MAX_EXPIRY)]
+_Time = Annotated[datetime, Meta(tz=True)]
+
+
+class _Args(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class IssueArgs(_Args, frozen=True):
+    """`agent.issue`; `expires_in` in seconds."""
+
+    name: _Name
+    host_id: Uuid | None = None
+    expires_in: _Expiry | None = None
+
+
+class HostArgs(_Args, frozen=True):
+    """Which host: an id or a name."""
+
+    host: _Name
+
+
+class RotateArgs(_Args, frozen=True):
+    """`agent.rotate`: `now` cuts the session, `expire_in` seconds end the old token (F7)."""
+
+    host: _Name
+    now: bool | None = None
+    expire_in: _Expiry | None = None
+
+
+class GapArgs(_Args, frozen=True):
+    """`gaps`, of one host or of all."""
+
+    host: _Name | None = None
+
+
+class FilterArgs(_Args, frozen=True):
+    """Which entries; `severity` means this one and worse."""
+
+    text: str = ""
+    hosts: tuple[str, ...] = ()
+    apps: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    severity: Severity | None = None
+    since: _Time | None = None
+    until: _Time | None = None
+
+    def filter(self) -> EntryFilter:
+        """The same as the store takes it."""
+        return EntryFilter(
+            text=self.text,
+            hosts=self.hosts,
+            apps=self.apps,
+            sources=self.sources,
+            severity_max=None if self.severity is None else SEVERITY_NUMBER[self.severity],
+            since=None if self.since is None else (self.since - _EPOCH) // _MICROSECOND,
+            until=None if self.until is None else (self.until - _EPOCH) // _MICROSECOND,
+        )
+
+
+class SearchArgs(FilterArgs, frozen=True):
+    """`search`: a page of at most `limit` entries; its end carries the next `cursor`."""
+
+    limit: Annotated[int, Meta(ge=1, le=MAX_LIMIT)] = 100
+    cursor: str | None = None
+    order: Literal["newest_first", "oldest_first"] = "newest_first"
+
+
+class TailArgs(FilterArgs, frozen=True):
+    """`search.tail`: the `last` N entries, or those behind the id `after`; then what comes.
+
+    Without `follow` at most `limit` entries behind `after` are sent, and the
+    end's `cursor` is where to go on.
+    """
+
+    last: Annotated[int, Meta(ge=0, le=MAX_LAST)] | None = None
+    after: Annotated[int, Meta(ge=0)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_LIMIT)] = 1000
+    follow: bool = False
+
+
+class NoArgs(_Args, frozen=True):
+    """For ops that take none."""
+
+
+class AdminOps:
+    """The ops over one fleet server. `ready` raises while the server is not up."""
+
+    def __init__(self, reactor: Any, fleet: Callable[[], FleetServer], started_at: int) -> None:
+        self._reactor = reactor
+        self._fleet = fleet
+        self._started_at = started_at
+
+    def ops(self) -> dict[str, Op]:
+        """By the names of the admin protocol."""
+        return {
+            "ping": self.ping,
+            "agent.issue": self.issue,
+            "agent.list": self.list_hosts,
+            "agent.show": self.show,
+            "agent.rotate": self.rotate,
+            "agent.revoke": self.revoke,
+            "agent.forget": self.forget,
+            "search": self.search,
+            "search.tail": self.tail,
+            "gaps": self.gaps,
+            "server.status": self.status,
+        }
+
+    async def ping(self, args: dict[str, Any], rows: Rows) -> dict[str, Any]:
+        """Says that the server is up: it answers only if it is."""
+        arguments(args, NoArgs)
+        fleet = self._fleet()
+        return {"server": "cortex-server", "version": fleet.version, "pid": os.getpid()}
+
+    async def issue(self, args: dict[str, Any], rows: Rows) -> dict[str, Any]:
+        """A one-time token and its invitation (F6). They are told this once."""
+        asked = arguments(args, IssueArgs)
+        fleet = self._fleet()
+        fleet.public_url()
+        host_id = None if asked.host_id is None else asked.host_id.lower()
+        issued = await fleet.issue(asked.name, host_id, asked.expires_in)
+        return {
+            "name": issued.record.name,
+            "host_id": issued.record.host_id,
+            "token": issued.token,
+            "invitation": issued.invitation,
+            "expires_at": moment(issued.record.token_expires_at),
+        }
+
+    async def list_hosts(self, args: dict[str, Any], rows: Rows) -> dict[str, Any]:
+        """All hosts, by name."""
+        arguments(args, NoArgs)
+        fleet = self._fleet()
+        records = await fleet.registry.list_hosts()
+        await rows(host_row(record, fleet) for record in records)
+        return {"count": len(records)}
+
+    async def show(self, args: dict[str, Any], rows: Rows) -> dict[str, Any]:
+        """One host, with all that is known of it."""
+        asked = arguments(args, HostArgs)
+        fleet = self._fleet()
+        record = await find_host(fleet, asked.host)
+        shown = host_row(record, fleet)
+        shown["platform"] = json_of(record.platform)
+        shown["capabilities"] = json_of(record.capabilities)
+        await rows([shown])
+        return {}
+
+    async def rotate(self, args: dict[str, Any], rows: Rows) -> dict[str, Any]:
+        """A fresh token at the host's next hello (F7)."""
+        asked = arguments(args, RotateArgs)
+        fleet = self._fleet()
+        host_id = enrolled(await find_host(fleet, asked.host))
+        record = await fleet.rotate(host_id, bool(asked.now), asked.expire_in)
+        if record.state == "revoked":
+            raise OpError(
+                "revoked",
+                f"{record.name} is revoked: it has no token",
+                "let it enrol anew: `cortextx agent issue --host NAME --host-id UUID`",
+            )
+        return {"host_id": host_id, "name": record.name}
+
+    async def revoke(self, args: dict[str, Any], rows: Rows) -> dict[str, Any]:
+        """No token of the host is good any more (F8)."""
+        asked = arguments(args, HostArgs)
+        fleet = self._fleet()
+        host_id = enrolled(await find_host(fleet, asked.host))
+        record = await fleet.revoke(host_id)
+        return {"host_id": host_id, "name": record.name}
+
+    async def forget(self, args: dict[str, Any], rows: Rows) -> dict[str, Any]:
+        """Remove the host's row."""
+        asked = arguments(args, HostArgs)
+        fleet = self._fleet()
+        record = await find_host(fleet, asked.host)
+        host_id = enrolled(record)
+        await fleet.forget(host_id)
+        return {"host_id": host_id, "name": record.name}
+
+    async def search(self, args: dict[str, Any], rows: Rows) -> dict[str, Any]:
+        """Entries in the order of their time, fetched and sent page by page."""
+        asked = arguments(args, SearchArgs)
+        store, which = self._fleet().store, asked.filter()
+        newest_first, cursor, left = asked.order == "newest_first", asked.cursor, asked.limit
+        while True:
+            page = await store.search(which, min(left, PAGE), newest_first, cursor)
+            await rows(map(entry_row, page.entries))
+            left -= len(page.entries)
+            cursor = page.cursor
+            if cursor is None or left <= 0:
+                return {"cursor": cursor}
+
+    async def tail(self, args: dict[str, Any], rows: Rows) -> dict[str, Any]:
+        """Entries in the order in which they were stored (A64)."""
+        asked = arguments(args, TailArgs)
+        if asked.last is not None and asked.after is not None:
+            raise OpError("bad_request", "`last` and `after` exclude one another")
+        which = asked.filter()
+        if asked.after is not None:
+            cursor, left = asked.after, None if asked.follow else asked.limit
+        else:
+            cursor = await self._last(which, 10 if asked.last is None else asked.last, rows)
+            left = None if asked.follow else 0
+        while left is None or left > 0:
+            # Asked before the query, so that no commit falls between the two.
+            commit = self._fleet().writer.next_commit()
+            try:
+                count = PAGE if left is None else min(PAGE, left)
+                page = await self._fleet().store.tail(which, cursor, count)
+                await rows(map(entry_row, page.entries))
+                if left is not None:
+                    left -= len(page.entries)
+                behind, cursor = page.cursor > cursor, max(cursor, page.cursor)
+                if behind:
+                    continue
+                if left is not None:
+                    break
+                await commit
+            finally:
+                commit.addErrback(lambda _: None)
+                commit.cancel()
+            await deferLater(self._reactor, FOLLOW_PAUSE)
+        return {"cursor": cursor}
+
+    async def _last(self, which: EntryFilter, count: int, rows: Rows) -> int:
+        """Send the `count` newest entries (by their time) and answer the head they end at."""
+        store = self._fleet().store
+        head = await store.head()
+        found: list[StoredEntry] = []
+        cursor: str | None = None
+        while len(found) < count:
+            page = await store.search(which, min(PAGE, count - len(found)), True, cursor)
+            found += [entry for entry in page.entries if entry.id <= head]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        found.sort(key=lambda entry: entry.id)
+        await rows(map(entry_row, found))
+        return head
+
+    async def gaps(self, args: dict[str, Any], rows: Rows) -> dict[str, Any]:
+        """Seqs that the server never got (F13)."""
+        asked = arguments(args, GapArgs)
+        fleet = self._fleet()
+        host_id = None if asked.host is None else enrolled(await find_host(fleet, asked.host))
+        names = {record.host_id: record.name for record in await fleet.registry.list_hosts()}
+        found = await fleet.store.gaps(host_id)
+        await rows(
+            {
+                "host": names.get(gap.host_id),
+                "host_id": gap.host_id,
+                "first": gap.first,
+                "last": gap.last,
+                "entries": gap.last - gap.first + 1,
+                "detected_at": moment(gap.detected_at),
+                "cause": gap.cause,
+            }
+            for gap in found
+        )
+        return {"count": len(found)}
+
+    async def status(self, args: dict[str, Any], rows: Rows) -> dict[str, Any]:
+        """How the server is."""
+        arguments(args, NoArgs)
+        fleet = self._fleet()
+        hosts: dict[str, int] = {}
+        for record in await fleet.registry.list_hosts():
+            hosts[record.state] = hosts.get(record.state, 0) + 1
+        return {
+            "version": fleet.version,
+            "pid": os.getpid(),
+            "started_at": moment(self._started_at),
+            "listen": fleet.addresses,
+            "connections": fleet.connections,
+            "live_hosts": fleet.live_count,
+            "hosts": hosts,
+            "newest_entry_id": await fleet.store.head(),
+            "ingest": {
+                "waiting_batches": fleet.writer.depth,
+                "waiting_bytes": fleet.gauge.used,
+                "commits": fleet.writer.commits,
+                "entries": fleet.writer.entries,
+                "failed_commits": fleet.writer.failures,
+            },
+        }
+
+
+async def find_host(fleet: FleetServer, ref: str) -> HostRecord:
+    """The host that `ref` names; raises OpError for none, and for several (F39)."""
+    found = await fleet.registry.find(ref)
+    if not found:
+        raise OpError("not_found", f"no host {ref!r}", "`cortextx agent list` shows the hosts")
+    if len(found) > 1:
+        raise OpError("ambiguous", f"{len(found)} hosts are named {ref!r}", candidates(found))
+    return found[0]
+
+
+def candidates(records: Sequence[HostRecord]) -> str:
+    """The hint that tells hosts of one name apart."""
+    named = (f"{record.host_id or 'not enrolled yet'} ({record.state})" for record in records)
+    return "name one by its id: " + ", ".join(named)
+
+
+def enrolled(record: HostRecord) -> str:
+    """The host's id; raises OpError if its first hello has yet to give it one."""
+    if record.host_id is None:
+        raise OpError(
+            "not_enrolled",
+            f"{record.name!r} has not enrolled yet",
+            "its one-time token ends by itself",
+        )
+    return record.host_id
+
+
+def host_row(record: HostRecord, fleet: FleetServer) -> dict[str, Any]:
+    """A host as `agent list` shows it; no hash of a token is in it (F23)."""
+    live = fleet.live(record.host_id)
+    skew = record.clock_skew
+    return {
+        "name": record.name,
+        "host_id": record.host_id,
+        "state": record.state,
+        "connected": live is not None,
+        "connected_since": None if live is None else moment(live.since),
+        "last_seen": moment(record.last_seen),
+        "last_handshake": moment(record.last_handshake),
+        "last_disconnect_reason": record.last_disconnect_reason,
+        "accepted_seq": record.accepted_seq,
+        "push_lag_seq": record.push_lag_seq,
+        "queue_depth": record.queue_depth,
+        "buffer_bytes": record.buffer_bytes,
+        "lost_entries": record.lost_entries,
+        "gap_count": record.gap_count,
+        "clock_skew_seconds": None if skew is None else skew / 1e6,
+        "hostname": record.hostname,
+        "agent_version": record.agent_version,
+        "remote_address": record.remote_address,
+        "session_id": record.session_id,
+        "rotation_pending": record.rotation_pending,
+        "token_expires_at": moment(record.token_expires_at),
+        "created_at": moment(record.created_at),
+    }
+
+
+def entry_row(entry: StoredEntry) -> dict[str, Any]:
+    """An entry as search and tail show it; `ts_offset` is in minutes east of UTC (F15)."""
+    return {
+        "id": entry.id,
+        "host": entry.host,
+        "host_id": entry.host_id,
+        "seq": entry.seq,
+        "ts": moment(entry.ts),
+        "ts_offset": entry.ts_offset,
+        "received_at": moment(entry.received_at),
+        "severity": SEVERITIES[entry.severity],
+        "facility": entry.facility,
+        "app_name": entry.app_name,
+        "process_id": entry.process_id,
+        "message": entry.message,
+        "source": entry.source,
+        "metadata": json_of(entry.metadata),
+    }
+
+
+def json_of(text: str | None) -> Raw | None:
+    """Stored JSON, to be sent as it is but on one line: a raw newline is never in a string."""
+    return Raw(text.replace("\n", " ")) if text else None
+
+
+def moment(at: int | None) -> str | None:
+    """µs since the epoch as RFC 3339 in UTC, to the microsecond."""
+    if at is None:
+        return None
+    return (_EPOCH + at * _MICROSECOND).isoformat(timespec="microseconds")[:-6] + "Z"

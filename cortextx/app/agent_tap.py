@@ -1,0 +1,302 @@
+"""`twistd cortex-agent`: the host agent as a service.
+
+Starting takes, in this order: the state directory's lock, the enrolment (bound
+to this machine, F14), the buffer, the sources and the link, the control socket,
+the address file. Whatever of it fails ends the process with a message on stderr
+and exit code 1; a server that cannot be reached does not. Neither web nor
+terminal code is imported here.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Any
+
+from twisted.application.service import Service
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python import usage
+
+from cortextx.app.agent_control import AgentOps
+from cortextx.app.config import load, state_dir
+from cortextx.app.linesocket import LineSocketService, OpError
+from cortextx.app.process import end_process, raise_file_limit, warn_if_slow
+from cortextx.app.spare import UNUSED, absent, give_back, share_one_heap
+from cortextx.app.statedir import StateDir
+from cortextx.errors import ConfigError, CortexError
+from cortextx.fleet.agent.identity import MACHINE_ID, Identity, IdentityFiles
+from cortextx.fleet.agent.settings import AgentSettings, check, check_transport
+
+if TYPE_CHECKING:
+    from cortextx.fleet.agent.policy import FileGroup
+    from cortextx.fleet.agent.service import AgentService
+    from cortextx.fleet.agent.sources.file import Put
+
+PLUGIN = "cortex-agent"
+TIDY_SECONDS = 20.0
+"""How often memory that is free is given back to the system."""
+CACHE_BYTES = 1_048_576
+"""Bytes of the buffer's newest blocks that stay in memory."""
+MAX_PENDING_BYTES = 1_048_576
+"""Bytes of entries that are with the buffer's thread at most."""
+STOP_SECONDS = 75.0
+"""How long one step of stopping may take before it is given up; a drain may take 60."""
+
+
+class Options(usage.Options):
+    """The options; they win over the environment, and that over the file."""
+
+    synopsis = "[options]"
+    longdesc = (
+        "Ships this host's logs to a cortex-server. `cortextx agent enroll` tells it where"
+        " that is. Settings come from a TOML file, from CORTEXTX_AGENT_… variables, and from"
+        " here."
+    )
+    optParameters = [
+        ["state-dir", "d", None, "Where everything is kept (or CORTEXTX_STATE_DIR)"],
+        ["config", "c", None, "TOML file [default: STATE_DIR/cortex-agent.toml if it is there]"],
+        ["listen", "l", None, "The control socket, as unix:/PATH [default: in the state dir]"],
+    ]
+    optFlags = [["check", None, "Check the configuration and the enrolment, say so, and exit"]]
+
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self.environ = os.environ if environ is None else environ
+
+    def postOptions(self) -> None:
+        """Load and check the settings (F20); raises usage.UsageError."""
+        try:
+            directory = StateDir(state_dir(self["state-dir"], self.environ))
+            default = directory.config_file(PLUGIN)
+            where = self["config"] or default
+            settings = load(
+                AgentSettings, path=self["config"], default_path=default, environ=self.environ
+            )
+            check(settings, where)
+            self["socket"] = socket_path(self["listen"], directory)
+            if self["check"]:
+                files = IdentityFiles(directory.join("agent"))
+                server_url(settings, files.load(), where)
+        except ConfigError as error:
+            raise usage.UsageError(str(error)) from None
+        self["directory"], self["settings"], self["where"] = directory, settings, where
+        if self["check"]:
+            print(f"{PLUGIN}: the configuration is good")
+            raise SystemExit(0)
+
+
+def makeService(options: Options, reactor: Any = None) -> AgentProcess:
+    """The service; it opens nothing before it is started."""
+    if reactor is None:
+        from twisted.internet import reactor
+    return AgentProcess(
+        reactor, options["directory"], options["settings"], options["where"], options["socket"]
+    )
+
+
+class AgentProcess(Service):
+    """The whole agent in one state directory.
+
+    `started` fires once the control socket accepts; `fail` is called with the
+    reason of a failed start, by default to end the process.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        reactor: Any,
+        directory: StateDir,
+        settings: AgentSettings,
+        where: str,
+        socket: str,
+        *,
+        machine_id_path: str = MACHINE_ID,
+        fail: Callable[[Any, str], None] | None = None,
+    ) -> None:
+        self._reactor = reactor
+        self._directory = directory
+        self._settings = settings
+        self._where = where
+        self._socket = socket
+        self._machine_id_path = machine_id_path
+        self._fail = partial(end_process, PLUGIN) if fail is None else fail
+        self._agent: AgentService | None = None
+        self._starting: Deferred[None] | None = None
+        self._undo: list[tuple[str, Callable[[], Any]]] = []
+        self.started: Deferred[None] = Deferred()
+
+    def startService(self) -> None:
+        super().startService()
+        self._starting = Deferred.fromCoroutine(self._start())
+        self._starting.addErrback(self._start_failed)
+        self._starting.addErrback(lambda failure: self.log.failure("starting failed", failure))
+
+    def stopService(self) -> Deferred[None]:
+        """Stop all that was started, the newest first; fires when it is done."""
+        super().stopService()
+        starting, self._starting = self._starting, None
+        if starting is not None and not starting.called:
+            starting.cancel()
+        return Deferred.fromCoroutine(self._undo_all())
+
+    def agent(self) -> AgentService:
+        """The agent; raises OpError `unavailable` before it runs and while it stops."""
+        if self._agent is None:
+            raise OpError("unavailable", "the agent is starting or stopping; try again")
+        return self._agent
+
+    async def _start(self) -> None:
+        directory = self._directory
+        raise_file_limit()
+        share_one_heap()
+        with absent(*UNUSED):
+            warn_if_slow()
+            import_module("cortextx.fleet.agent.protocol")
+        directory.prepare("agent")
+        directory.lock(PLUGIN)
+        self._undo.append(("the lock", lambda: directory.unlock(PLUGIN)))
+        files = IdentityFiles(directory.join("agent"), self._machine_id_path)
+        files.bind()
+        identity = files.load()
+        url = server_url(self._settings, identity, self._where)
+        agent = make_agent(self._reactor, self._settings, directory, files, identity, url)
+        # What opened in part is closed by the same call.
+        self._undo.append(("the agent", lambda: Deferred.fromCoroutine(agent.stop())))
+        await agent.start()
+        self._agent = agent
+        self._undo.append(("the answers", self._forget_agent))
+        version = metadata.version("cortextx")
+        control = LineSocketService(
+            self._reactor, self._socket, AgentOps(self.agent, version).ops()
+        )
+        control.startService()
+        self._undo.append(("the control socket", control.stopService))
+        before = signal.signal(signal.SIGHUP, self._hung_up)
+        self._undo.append(("the signal", lambda: signal.signal(signal.SIGHUP, before)))
+        directory.write_address(PLUGIN, self._socket)
+        self._undo.append(("the address", lambda: directory.remove_address(PLUGIN)))
+        tidy = LoopingCall(give_back)
+        tidy.clock = self._reactor
+        tidy.start(TIDY_SECONDS, now=False).addErrback(
+            lambda failure: self.log.failure("memory could not be given back", failure)
+        )
+        self._undo.append(("tidying", tidy.stop))
+        self.log.info("{plugin} runs, for {url}", plugin=PLUGIN, url=url)
+        self.started.callback(None)
+
+    def _forget_agent(self) -> None:
+        self._agent = None
+
+    def _hung_up(self, number: int, frame: object) -> None:
+        """SIGHUP makes an attempt now (F34)."""
+        self._reactor.callFromThread(self._retry)
+
+    def _retry(self) -> None:
+        try:
+            self.agent().retry()
+        except CortexError as error:
+            self.log.warn("SIGHUP: {why}", why=error)
+
+    async def _undo_all(self) -> None:
+        undo, self._undo = self._undo[::-1], []
+        for what, step in undo:
+            done = maybeDeferred(step)
+            done.addTimeout(STOP_SECONDS, self._reactor)
+            try:
+                await done
+            except Exception:
+                self.log.failure("{what} could not be stopped cleanly", what=what)
+
+    def _start_failed(self, failure: Any) -> Deferred[None]:
+        if failure.check(CancelledError):
+            # Stopped while it started.
+            return Deferred.fromCoroutine(self._undo_all())
+        if isinstance(failure.value, CortexError):
+            message = str(failure.value)
+        else:
+            self.log.failure("the agent cannot start", failure)
+            message = f"the agent cannot start: {failure.value}"
+        return Deferred.fromCoroutine(self._give_up(message))
+
+    async def _give_up(self, message: str) -> None:
+        await self._undo_all()
+        if self.running:
+            self._fail(self._reactor, message)
+
+
+def server_url(settings: AgentSettings, identity: Identity, where: str) -> str:
+    """Where the server is: the configuration's word, else the invitation's (F20)."""
+    enrolment = identity.enrolment
+    url = settings.server.url or (None if enrolment is None else enrolment.url)
+    if url is None:
+        raise ConfigError(where, "server.url", "the server's URL, here or by an invitation")
+    check_transport(url, settings.agent.allow_insecure, where)
+    return url
+
+
+def socket_path(listen: str | None, directory: StateDir) -> str:
+    """The path of the control socket, from an endpoint `unix:/PATH`; raises ConfigError."""
+    if listen is None:
+        return directory.agent_socket
+    kind, _, path = listen.partition(":")
+    if kind != "unix" or not path.startswith("/") or ":" in path:
+        raise ConfigError("--listen", listen, "unix:/PATH: the agent listens on nothing else")
+    return path
+
+
+def make_agent(
+    reactor: Any,
+    settings: AgentSettings,
+    directory: StateDir,
+    files: IdentityFiles,
+    identity: Identity,
+    url: str,
+) -> AgentService:
+    """Put one agent together; nothing is opened yet."""
+    from cortextx.fleet.agent.buffer import MIB, Buffer, BufferLimits
+    from cortextx.fleet.agent.buffer_writer import BufferWriter
+    from cortextx.fleet.agent.disk import RealDisk
+    from cortextx.fleet.agent.protocol import Connector
+    from cortextx.fleet.agent.service import AgentService
+    from cortextx.fleet.agent.sources.file import FileSettings, FileSource
+    from cortextx.fleet.agent.sources.rotation import TailSettings
+
+    version = metadata.version("cortextx")
+    limits = BufferLimits(
+        soft=settings.agent.buffer_soft_mib * MIB,
+        hard=settings.agent.buffer_hard_mib * MIB,
+        cache=CACHE_BYTES,
+    )
+    at = directory.join("agent", "buffer")
+
+    def source(group: FileGroup, put: Put, found: dict[str, bytes]) -> FileSource:
+        how = FileSettings(
+            paths=group.paths,
+            allowed=group.allowed,
+            excluded=(directory.path,),
+            tail=TailSettings(start=group.start),
+        )
+        return FileSource(reactor, group.name, how, put, lambda: found)
+
+    return AgentService(
+        reactor,
+        settings,
+        files,
+        identity,
+        BufferWriter(
+            reactor, lambda: Buffer.open(RealDisk(at), limits), max_pending=MAX_PENDING_BYTES
+        ),
+        Connector(reactor, url, f"cortextx/{version}"),
+        source,
+        version=version,
+        random=random.SystemRandom().random,
+        wall=time.time,
+    )

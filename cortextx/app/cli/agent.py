@@ -1,0 +1,199 @@
+"""`cortextx agent …`: the hosts that a server knows, and the agent on this machine."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from cortextx.app.cli.client import calling
+from cortextx.app.cli.enroll import enroll
+from cortextx.app.cli.faults import USAGE, Fault
+from cortextx.app.cli.filters import Span
+from cortextx.app.cli.invocation import Invocation, json_option, pass_invocation
+from cortextx.app.cli.terminal import escaped, print_json, print_pairs, print_table
+
+LIST_COLUMNS = {
+    "name": "HOST",
+    "state": "STATE",
+    "last_seen": "LAST SEEN",
+    "accepted_seq": "ENTRIES",
+    "push_lag_seq": "LAG",
+    "lost_entries": "LOST",
+    "agent_version": "VERSION",
+    "host_id": "HOST ID",
+}
+
+GAP_COLUMNS = {
+    "host": "HOST",
+    "first": "FIRST",
+    "last": "LAST",
+    "entries": "ENTRIES",
+    "detected_at": "SEEN",
+    "cause": "CAUSE",
+}
+
+
+def example(*lines: str) -> str:
+    """A command's epilog."""
+    head = "Example:" if len(lines) == 1 else "Examples:"
+    return "\b\n" + "\n".join([head, *(f"  {line}" for line in lines)])
+
+
+@click.group()
+def agent() -> None:
+    """The hosts of a server, and the host agent on this machine."""
+
+
+agent.add_command(enroll)
+
+
+@agent.command(
+    epilog=example("cortextx agent issue --host web1", "cortextx agent issue --host web1 --json")
+)
+@click.option("--host", "name", required=True, metavar="NAME", help="What to call the host.")
+@click.option("--host-id", metavar="UUID", help="Only the host with this id may use the token.")
+@click.option("--expire-in", type=Span(), metavar="SECS", help="How long the token is good.")
+@json_option
+@pass_invocation
+def issue(invocation: Invocation, name: str, host_id: str | None, expire_in: int | None) -> None:
+    """Make a one-time token with which a new host may enrol.
+
+    Give the invitation to `cortextx agent enroll` on that host. With --json: one
+    object with `host_id` (null: the host's first connection decides), `token`
+    and `invitation`.
+    """
+    with invocation.server() as server:
+        made = server.one("agent.issue", name=name, host_id=host_id, expires_in=expire_in)
+    if invocation.json:
+        print_json({key: made.get(key) for key in ("host_id", "token", "invitation")})
+        return
+    click.echo(f"token       {made.get('token')}")
+    click.echo(f"invitation  {made.get('invitation')}")
+    click.echo(
+        "\nOn the host, give it the invitation when it asks:\n  cortextx agent enroll", err=True
+    )
+
+
+@agent.command("list", epilog=example("cortextx agent list", "cortextx agent list --json"))
+@json_option
+@pass_invocation
+def list_hosts(invocation: Invocation) -> None:
+    """List the hosts. With --json: {"hosts": [{…}, …]}."""
+    with invocation.server() as server:
+        hosts, _ = server.call("agent.list")
+    if invocation.json:
+        print_json({"hosts": hosts})
+    elif hosts:
+        print_table(LIST_COLUMNS, hosts)
+    else:
+        click.echo(
+            "no host yet; make a token for one with "
+            f"`{calling(invocation.state_dir)} agent issue --host NAME`",
+            err=True,
+        )
+
+
+@agent.command(epilog=example("cortextx agent show web1"))
+@click.argument("host")
+@json_option
+@pass_invocation
+def show(invocation: Invocation, host: str) -> None:
+    """Show all that is known of a host (by name or id). With --json: one object."""
+    with invocation.server() as server:
+        found = server.one("agent.show", host=host)
+    if invocation.json:
+        print_json(found)
+    else:
+        print_pairs(found)
+
+
+@agent.command(epilog=example("cortextx agent gaps", "cortextx agent gaps web1 --json"))
+@click.argument("host", required=False)
+@json_option
+@pass_invocation
+def gaps(invocation: Invocation, host: str | None) -> None:
+    """List the entries that a host numbered and the server never got.
+
+    With --json: {"gaps": [{…}, …]}.
+    """
+    with invocation.server() as server:
+        found, _ = server.call("gaps", host=host)
+    if invocation.json:
+        print_json({"gaps": found})
+    elif found:
+        print_table(GAP_COLUMNS, found)
+    else:
+        click.echo("nothing is missing", err=True)
+
+
+@agent.command(epilog=example("cortextx agent rotate web1", "cortextx agent rotate web1 --now"))
+@click.argument("host")
+@click.option("--now", is_flag=True, help="Cut the host's connection, so that it is done at once.")
+@click.option("--expire-in", type=Span(), metavar="SECS", help="Refuse the old token after that.")
+@pass_invocation
+def rotate(invocation: Invocation, host: str, now: bool, expire_in: int | None) -> None:
+    """Give a host a new token when it connects next; the old one is good until then.
+
+    A token that others may know is answered with --expire-in, or with revoke.
+    """
+    with invocation.server() as server:
+        server.call("agent.rotate", host=host, now=now or None, expire_in=expire_in)
+    done = "now" if now else "when it connects next"
+    click.echo(f"{escaped(host)} gets a new token {done}")
+
+
+@agent.command(epilog=example("cortextx agent revoke web1 --yes"))
+@click.argument("host")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@pass_invocation
+def revoke(invocation: Invocation, host: str, yes: bool) -> None:
+    """Refuse a host from now on, and cut its connection. Its entries stay."""
+    _sure(f"Refuse {escaped(host)} from now on", yes)
+    with invocation.server() as server:
+        server.call("agent.revoke", host=host)
+    click.echo(f"{escaped(host)} is revoked; `cortextx agent forget` removes it from the list")
+
+
+@agent.command(epilog=example("cortextx agent forget web1 --yes"))
+@click.argument("host")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@pass_invocation
+def forget(invocation: Invocation, host: str, yes: bool) -> None:
+    """Remove a host from the list; to come back it must enrol anew."""
+    _sure(f"Forget {escaped(host)}", yes)
+    with invocation.server() as server:
+        server.call("agent.forget", host=host)
+    click.echo(f"{escaped(host)} is forgotten")
+
+
+@agent.command(epilog=example("cortextx agent status", "cortextx agent status --json"))
+@json_option
+@pass_invocation
+def status(invocation: Invocation) -> None:
+    """Show how the agent on this machine is. With --json: one object."""
+    with invocation.agent() as client:
+        found = client.one("status")
+    if invocation.json:
+        print_json(found)
+    else:
+        print_pairs(found)
+
+
+@agent.command(epilog=example("cortextx agent retry"))
+@pass_invocation
+def retry(invocation: Invocation) -> None:
+    """Let the agent on this machine try once more after a fatal refusal."""
+    with invocation.agent() as client:
+        client.call("retry")
+    click.echo("the agent tries once more; `cortextx agent status` shows what comes of it")
+
+
+def _sure(question: str, yes: bool) -> None:
+    """Return if the user means it."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Fault("this cannot be undone", "add --yes if you mean it", USAGE)
+    if not click.confirm(f"{question}?"):
+        raise click.Abort

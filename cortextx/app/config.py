@@ -1,0 +1,234 @@
+"""Settings from a TOML file, the environment and the command line, checked by type.
+
+The command line wins over the environment, and that over the file. Whatever
+is wrong is a ConfigError that names the file or variable, the field and what
+was expected there. Nothing here imports Twisted: the command line uses it too.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from cortextx.errors import ConfigError
+
+T = TypeVar("T")
+Path = tuple[str, ...]
+
+STATE_DIR_VARIABLE = "CORTEXTX_STATE_DIR"
+SYSTEM_STATE_DIR = "/var/lib/cortextx"
+SOCKET_PATH_BYTES = 107
+"""The longest path that a Unix socket's address can hold on Linux."""
+LONGEST_SOCKET = "/run/admin.sock"
+COMMAND_LINE = "command line"
+
+_AT = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?(?P<field>\$[^`]*)`)?$", re.DOTALL)
+_WORDS = {"1": True, "yes": True, "on": True, "0": False, "no": False, "off": False}
+_INDEX = re.compile(r"\[(?:\d+|\.\.\.)\]")
+
+
+def load(
+    type: type[T],
+    *,
+    path: str | None = None,
+    default_path: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    prefix: str = "CORTEXTX_",
+    overrides: Mapping[str, Any] | None = None,
+) -> T:
+    """Build a `type` (a msgspec Struct or a dataclass) from all that was configured.
+
+    `path` is a file that must exist; without one `default_path` is read if it is
+    there. The setting `[server] url` is also the variable `<prefix>SERVER_URL`;
+    lists there are a TOML array or words with commas between. Variables that
+    match no setting are left alone. `overrides` holds what the command line
+    gave, by name as `listen` or `server.url`; None means not given.
+
+    Raises ConfigError.
+    """
+    shape = inspect.type_info(type)
+    values, where = _read(path, default_path)
+    _refuse_unknown(shape, values, where)
+    origin: dict[Path, str] = {}
+    for field, leaf in _settings(shape):
+        variable = prefix + "_".join(field).upper()
+        if environ is not None and variable in environ:
+            _put(values, field, _from_text(leaf, environ[variable]), where)
+            origin[field] = variable
+    known = dict(_settings(shape))
+    for name, value in (overrides or {}).items():
+        if value is None:
+            continue
+        field = tuple(name.split("."))
+        if field not in known:
+            raise ConfigError(COMMAND_LINE, name, "a setting that exists")
+        if isinstance(value, str):
+            value = _from_text(known[field], value)
+        _put(values, field, value, where)
+        origin[field] = COMMAND_LINE
+    try:
+        return msgspec.convert(values, type)
+    except msgspec.ValidationError as error:
+        raise _explained(error, origin, where) from None
+
+
+def state_dir(option: str | None, environ: Mapping[str, str]) -> str:
+    """The absolute path of the state directory: option, variable, or this user's own.
+
+    Raises ConfigError if the sockets in it could not be bound for its length.
+    """
+    where, chosen = ("--state-dir", option)
+    if chosen is None:
+        where, chosen = (STATE_DIR_VARIABLE, environ.get(STATE_DIR_VARIABLE) or None)
+    if chosen is None:
+        where, chosen = ("state directory", _own_state_dir(environ))
+    found = os.path.abspath(os.path.expanduser(chosen))
+    room = SOCKET_PATH_BYTES - len(LONGEST_SOCKET)
+    if len(os.fsencode(found)) > room:
+        raise ConfigError(where, found, f"a path of at most {room} bytes (sockets live below it)")
+    return found
+
+
+def _own_state_dir(environ: Mapping[str, str]) -> str:
+    if os.geteuid() == 0:
+        return SYSTEM_STATE_DIR
+    home = environ.get("XDG_STATE_HOME", "")
+    if os.path.isabs(home):
+        return os.path.join(home, "cortextx")
+    from platformdirs import user_state_dir
+
+    return user_state_dir("cortextx", appauthor=False)
+
+
+def _read(path: str | None, default_path: str | None) -> tuple[dict[str, Any], str]:
+    where = path or default_path
+    if where is None:
+        return {}, "configuration"
+    try:
+        with open(where, "rb") as file:
+            return tomllib.load(file), where
+    except FileNotFoundError:
+        if path is None:
+            return {}, where
+        raise ConfigError(where, "file", "a file that exists") from None
+    except OSError as error:
+        raise ConfigError(where, "file", f"a readable file ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(where, "file", f"TOML: {error}") from None
+
+
+def _fields(shape: inspect.Type) -> dict[str, inspect.Type] | None:
+    """The settings that a table of this shape may hold; None if it is no such table."""
+    if isinstance(shape, inspect.StructType):
+        names = {field.encode_name: field.type for field in shape.fields}
+        if shape.tag_field is not None:
+            names[shape.tag_field] = inspect.StrType()
+        return names
+    if isinstance(shape, inspect.DataclassType | inspect.TypedDictType):
+        return {field.encode_name: field.type for field in shape.fields}
+    return None
+
+
+def _settings(shape: inspect.Type, above: Path = ()) -> Iterator[tuple[Path, inspect.Type]]:
+    """Every setting that is no table, with its shape."""
+    fields = _fields(shape)
+    if fields is None:
+        yield above, shape
+        return
+    for name, inner in fields.items():
+        yield from _settings(inner, (*above, name))
+
+
+def _members(shape: inspect.Type) -> tuple[inspect.Type, ...]:
+    if isinstance(shape, inspect.UnionType):
+        return tuple(shape.types)
+    return (shape,)
+
+
+def _refuse_unknown(shape: inspect.Type, value: Any, where: str, at: str = "") -> None:
+    """Raise for the first key in `value` that `shape` has no setting for."""
+    if isinstance(value, list):
+        for member in _members(shape):
+            if isinstance(member, inspect.ListType | inspect.VarTupleType):
+                for index, item in enumerate(value):
+                    _refuse_unknown(member.item_type, item, where, f"{at}[{index}]")
+        return
+    if not isinstance(value, dict):
+        return
+    fields = _fields_for(shape, value)
+    if fields is None:
+        return
+    for key, item in value.items():
+        field = f"{at}.{key}" if at else key
+        if key not in fields:
+            raise ConfigError(where, field, _instead(key, list(fields)))
+        _refuse_unknown(fields[key], item, where, field)
+
+
+def _fields_for(shape: inspect.Type, value: dict[str, Any]) -> dict[str, inspect.Type] | None:
+    """As `_fields`, of the member of a union that the value's tag names."""
+    tables = [member for member in _members(shape) if _fields(member) is not None]
+    for member in tables:
+        if isinstance(member, inspect.StructType) and member.tag_field is not None:
+            if value.get(member.tag_field) == member.tag:
+                return _fields(member)
+        elif len(tables) == 1:
+            return _fields(member)
+    return None
+
+
+def _instead(key: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(key, known, 1)
+    if close:
+        return f"a setting that exists (did you mean {close[0]!r}?)"
+    return f"a setting that exists ({', '.join(known)})"
+
+
+def _from_text(shape: inspect.Type, text: str) -> Any:
+    """A variable's or an option's text as the value that its setting takes."""
+    members = _members(shape)
+    if any(isinstance(m, inspect.ListType | inspect.VarTupleType) for m in members):
+        if not text.lstrip().startswith("["):
+            return [word.strip() for word in text.split(",") if word.strip()]
+    elif any(
+        isinstance(m, inspect.StrType | inspect.LiteralType | inspect.EnumType) for m in members
+    ):
+        return text
+    elif any(isinstance(m, inspect.BoolType) for m in members) and text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    try:
+        return tomllib.loads(f"value = {text.strip()}")["value"]
+    except (tomllib.TOMLDecodeError, KeyError):
+        return text
+
+
+def _put(values: dict[str, Any], field: Path, value: Any, where: str) -> None:
+    table = values
+    for name in field[:-1]:
+        table = table.setdefault(name, {})
+        if not isinstance(table, dict):
+            raise ConfigError(where, name, "a table")
+    table[field[-1]] = value
+
+
+def _explained(error: msgspec.ValidationError, origin: dict[Path, str], where: str) -> ConfigError:
+    """The same in our words: msgspec writes ``Expected `int`, got `str` - at `$.a.b` ``."""
+    match = _AT.match(str(error))
+    field = (match["field"] if match else None) or "$"
+    what = (match["what"] if match else str(error)).strip()
+    missing = re.match(r"Object missing required field `([^`]*)`", what)
+    if missing:
+        field, what = f"{field}.{missing[1]}", "a value (it is required)"
+    field = field.removeprefix("$").removeprefix(".") or "file"
+    place = tuple(_INDEX.sub("", field).split("."))
+    said_by = next(
+        (origin[place[:n]] for n in range(len(place), 0, -1) if place[:n] in origin), where
+    )
+    return ConfigError(said_by, field, re.sub(r"^Expected ", "", what).replace("`", ""))

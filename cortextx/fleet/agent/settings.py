@@ -1,0 +1,123 @@
+"""The settings of an agent, as its TOML file has them, and their checks (PURE).
+
+[server]
+url = "wss://logs.example/ws/agent"     # else the invitation's
+[agent]
+allow_sources = ["journald", "file:/var/log/**"]
+allow_probes = []
+allow_insecure = false
+[[sources]]
+kind = "file"
+path = "/srv/app/*.log"
+name = "app"
+start = "end"
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from msgspec import Meta, Struct
+
+from cortextx.errors import ConfigError
+from cortextx.fleet.agent.policy import is_pattern
+from cortextx.fleet.contract import SourceKind
+from cortextx.fleet.invitation import check_url
+
+DEFAULT_ALLOW = ("journald", "file:/var/log/**")
+"""What a server may ask for unless told otherwise: the journal and the log directories (F18)."""
+
+_Mib = Annotated[int, Meta(ge=32, le=1_048_576)]
+
+
+class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The table `[server]`: where the server is, if not where the invitation said."""
+
+    url: str | None = None
+
+
+class AgentTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The table `[agent]`.
+
+    `allow_sources` and `allow_probes` bound what a server may ask for (F18, F41).
+    `allow_insecure` permits ws:// to other hosts than this one (F20). The buffer's
+    bounds are in MiB (F19). `stop_drain_secs` is how long a stopping agent waits
+    for its last answers.
+    """
+
+    allow_sources: tuple[str, ...] = DEFAULT_ALLOW
+    allow_probes: tuple[str, ...] = ()
+    allow_insecure: bool = False
+    buffer_soft_mib: _Mib = 256
+    buffer_hard_mib: _Mib = 512
+    stop_drain_secs: Annotated[float, Meta(ge=0, le=60)] = 2.0
+
+
+class SourceTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One table `[[sources]]`: what this host sends whatever the server asks for (F18).
+
+    `path` is an absolute glob. `start` says where a file that was never seen
+    begins (F41). `name` is the path if it is not given.
+    """
+
+    kind: SourceKind
+    path: str | None = None
+    name: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    start: Literal["start", "end"] = "start"
+
+
+class AgentSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All of it."""
+
+    server: ServerTable = ServerTable()
+    agent: AgentTable = AgentTable()
+    sources: tuple[SourceTable, ...] = ()
+
+
+def check(settings: AgentSettings, where: str) -> None:
+    """Check what types cannot say; raises ConfigError with the field."""
+    if settings.server.url is not None:
+        check_transport(settings.server.url, settings.agent.allow_insecure, where)
+    for allowed in settings.agent.allow_sources:
+        if not is_pattern(allowed):
+            expected = f"journald, docker, file:/GLOB or custom:NAME, not {allowed!r}"
+            raise ConfigError(where, "agent.allow_sources", expected)
+    if settings.agent.buffer_hard_mib < settings.agent.buffer_soft_mib + 8:
+        expected = "at least 8 more than buffer_soft_mib"
+        raise ConfigError(where, "agent.buffer_hard_mib", expected)
+    _check_sources(settings.sources, where)
+
+
+def _check_sources(sources: tuple[SourceTable, ...], where: str) -> None:
+    names: set[str] = set()
+    for at, source in enumerate(sources):
+        field = f"sources[{at}]"
+        if source.kind == "file" and not (source.path or "").startswith("/"):
+            raise ConfigError(where, f"{field}.path", "an absolute path or glob")
+        name = source.name or source.path or source.kind
+        if name in names:
+            raise ConfigError(where, f"{field}.name", f"another name than {name!r}, which is taken")
+        names.add(name)
+
+
+def check_transport(url: str, allow_insecure: bool, where: str) -> None:
+    """See that tokens and logs do not travel in the clear (F20); raises ConfigError."""
+    check_url(url, where)
+    parts = urlsplit(url)
+    if parts.scheme == "ws" and not allow_insecure and not _is_loopback(parts.hostname or ""):
+        expected = (
+            "wss:// for another host than this one; ws:// would send token and logs in the"
+            " clear, and needs `allow_insecure = true` in [agent]"
+        )
+        raise ConfigError(where, "server.url", expected)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

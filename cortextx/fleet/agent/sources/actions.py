@@ -1,0 +1,119 @@
+"""What a scan tells the tailer, and what the tailer asks of its adapter (PURE)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cortextx.fleet.agent.sources.identity import FileStat
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What a scan looks at besides the globs.
+
+    `homes` is who stood at which watched path last, and where that is now: where another
+    file stands there, or none though the home is not known to be `vacant`, the scan lists
+    that directory too, as it does the `directories`.
+    `strays` are paths outside the globs. `handles` are open; those that no path leads to
+    are asked.
+    """
+
+    homes: Mapping[str, tuple[tuple[int, int], str]]
+    vacant: frozenset[str]
+    strays: Sequence[str]
+    directories: frozenset[str]
+    handles: Mapping[int, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A regular file: `path` as it was found, `real` without links; `matched` by a glob."""
+
+    path: str
+    real: str
+    stat: FileStat
+    matched: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a scan found. `handles` are those that no path led to, with the path that the
+    kernel knows them by, if any; `listed` the directories that were read whole."""
+
+    files: Sequence[Seen]
+    handles: Mapping[int, tuple[FileStat, str | None]] = field(default_factory=dict)
+    listed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Open `path` and read its first `size` bytes; answer with `opened` or `failed`."""
+
+    handle: int
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Take a stat result, then read; answer with `bytes_read` or `failed`."""
+
+    handle: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close a handle on which no answer is owed."""
+
+    handle: int
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Put these records and checkpoints in the buffer as one; answer with `put_durable`
+    or `put_failed`. For `part`, `more` and `partial` see `lines.RecordEncoder.encode`;
+    `start` is the offset of the first record, `mtime_ns` the file's."""
+
+    handle: int
+    home: str
+    start: int
+    records: Sequence[bytes] = field(repr=False)
+    checkpoints: Mapping[str, bytes | None] = field(repr=False)
+    mtime_ns: int
+    part: int = 0
+    more: bool = False
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Put checkpoints (None: delete) in the buffer; nothing waits for it."""
+
+    checkpoints: Mapping[str, bytes | None] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Bytes of `home` that will never be read (A08, F37); `unread` None if unknown.
+
+    It goes into the buffer as one with its checkpoints, so it is reported once.
+    """
+
+    home: str
+    unread: int | None
+    text: str
+    checkpoints: Mapping[str, bytes | None] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Log for the operator; `level` is info or warn."""
+
+    level: str
+    text: str
+
+
+Action = Open | Read | Close | Emit | Keep | Gap | Say

@@ -1,0 +1,230 @@
+"""Which files a source may read, and what stands there now: globs, links, roots (S2).
+
+All of this touches the disk and is called in a thread.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from cortextx.fleet.agent.sources.actions import Scan, Seen, Watch
+from cortextx.fleet.agent.sources.identity import FileStat, is_compressed
+
+_MAGIC = re.compile(r"[*?\[]")
+_UNCLEAN = re.compile("[\x00-\x1f\x7f\x80-\x9f\ud800-\udfff]")
+
+
+class NotAllowed(Exception):
+    """A file that this source must not read (S2, F18); the text says why."""
+
+
+def static_root(pattern: str) -> str:
+    """The directory above all that a glob can match: its part before the first wildcard."""
+    found = _MAGIC.search(pattern)
+    return os.path.dirname(pattern if found is None else pattern[: found.start()]) or "/"
+
+
+def shown_path(path: str) -> str:
+    """A path as text for `source`: control characters and bytes that are no UTF-8 are
+    percent-encoded (F32, A34)."""
+    return _UNCLEAN.sub(lambda found: _percent(found[0]), path)
+
+
+def _percent(char: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogateescape"))
+
+
+def glob_test(patterns: Sequence[str]) -> Callable[[str], bool]:
+    """A test whether a path is matched by one of these globs; `**` spans directories."""
+    regexes = [re.compile(_translate(pattern), re.DOTALL) for pattern in patterns]
+    return lambda path: any(regex.fullmatch(path) for regex in regexes)
+
+
+def _translate(pattern: str) -> str:
+    out = []
+    at = 0
+    while at < len(pattern):
+        if pattern.startswith("**/", at):
+            out.append("(?:.*/)?")
+            at += 3
+        elif pattern.startswith("**", at):
+            out.append(".*")
+            at += 2
+        elif pattern[at] == "*":
+            out.append("[^/]*")
+            at += 1
+        elif pattern[at] == "?":
+            out.append("[^/]")
+            at += 1
+        elif pattern[at] == "[" and (end := pattern.find("]", at + 2)) > 0:
+            inner = pattern[at + 1 : end].replace("\\", "\\\\")
+            out.append("[^" + inner[1:] + "]" if inner[0] in "!^" else f"[{inner}]")
+            at = end + 1
+        else:
+            out.append(re.escape(pattern[at]))
+            at += 1
+    return "".join(out)
+
+
+def facts(found: os.stat_result) -> FileStat:
+    """What the tailer wants of a stat result."""
+    return FileStat(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_nlink)
+
+
+class Grounds:
+    """What a source may read: real paths below `roots`, none below `excluded` (A35), and
+    as the globs of `allowed` say, where they are given (F18)."""
+
+    def __init__(
+        self, roots: Sequence[str], excluded: Sequence[str] = (), allowed: Sequence[str] = ()
+    ) -> None:
+        self._roots = [_folder(os.path.realpath(root)) for root in roots]
+        self._excluded = [_folder(os.path.realpath(path)) for path in excluded]
+        self._allowed = glob_test(allowed) if allowed else None
+        self.refused: set[str] = set()
+        """Matched paths of the last scan that lead elsewhere."""
+
+    def covers(self, real: str) -> bool:
+        """Whether a path without links lies where this source may read."""
+        return any(real.startswith(root) for root in self._roots) and not any(
+            real.startswith(path) for path in self._excluded
+        )
+
+    def wants(self, path: str) -> bool:
+        """Whether a matched path is allowed by name."""
+        return self._allowed is None or self._allowed(path)
+
+    def open(self, real: str) -> int:
+        """Open a regular file for reading without following a link, and check where the
+        kernel says that it is. Raises NotAllowed, or OSError."""
+        descriptor = os.open(
+            real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+        )
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise NotAllowed(f"{real}: not a regular file")
+            actual = where(descriptor)
+            if not self.covers(real if actual is None else actual):
+                raise NotAllowed(f"{real}: outside the directories that this source may read")
+            if found.st_nlink > 1 and _is_foreign(found, os.path.dirname(real)):
+                raise NotAllowed(f"{real}: a hard link that a stranger may have made")
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+
+def _folder(path: str) -> str:
+    return path.rstrip("/") + "/"
+
+
+def where(descriptor: int) -> str | None:
+    """Where an open file is now, by the kernel's word; None if deleted or not known."""
+    try:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return None
+    return None if path.endswith(" (deleted)") else path
+
+
+def _is_foreign(found: os.stat_result, directory: str) -> bool:
+    """A second link to another's file, in a directory where others may make links (S2)."""
+    parent = os.stat(directory)
+    trusted = parent.st_uid in (0, os.geteuid()) and not parent.st_mode & 0o022
+    return not trusted and found.st_uid != parent.st_uid
+
+
+def scan(
+    patterns: Sequence[str], grounds: Grounds, watch: Watch, descriptors: Mapping[int, int]
+) -> Scan:
+    """See what stands where. `descriptors` are the open files by handle."""
+    real_directories: dict[str, str] = {}
+    files: list[Seen] = []
+    matched: dict[str, tuple[int, int]] = {}
+    for pattern in patterns:
+        for path in glob.iglob(pattern, recursive=True):
+            if path in matched or is_compressed(path) or not grounds.wants(path):
+                continue
+            seen = _look(path, grounds, real_directories)
+            if seen is not None:
+                matched[path] = seen.stat.identity
+                files.append(seen)
+    shown = {seen.real for seen in files}
+    directories = set(watch.directories)
+    for home, (identity, path) in watch.homes.items():
+        here = matched.get(home)
+        if here != identity and (here is not None or home not in watch.vacant):
+            directories.add(os.path.dirname(path))
+    listed = set()
+    for directory in directories:
+        try:
+            names = os.listdir(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            names = []
+        except OSError:
+            continue
+        listed.add(directory)
+        files += _unmatched((os.path.join(directory, name) for name in names), shown, grounds)
+    files += _unmatched(watch.strays, shown, grounds)
+    met = {seen.stat.identity for seen in files}
+    handles = {}
+    for handle, identity in watch.handles.items():
+        if identity not in met and handle in descriptors:
+            found = _ask(descriptors[handle], identity)
+            if found is not None:
+                handles[handle] = found
+    return Scan(files, handles, frozenset(listed))
+
+
+def _look(path: str, grounds: Grounds, directories: dict[str, str]) -> Seen | None:
+    """A matched path, if it leads to a regular file where this source may read."""
+    try:
+        found = os.lstat(path)
+        directory, name = os.path.split(path)
+        if stat.S_ISLNK(found.st_mode):
+            real = os.path.realpath(path)
+            found = os.lstat(real)
+        else:
+            if directory not in directories:
+                directories[directory] = os.path.realpath(directory)
+            real = os.path.join(directories[directory], name)
+    except OSError:
+        return None
+    if not stat.S_ISREG(found.st_mode) or is_compressed(real):
+        return None
+    if not grounds.covers(real):
+        if real != path:
+            grounds.refused.add(path)
+        return None
+    return Seen(path, real, facts(found), True)
+
+
+def _unmatched(
+    paths: Sequence[str] | Iterator[str], shown: set[str], grounds: Grounds
+) -> list[Seen]:
+    files = []
+    for path in paths:
+        if path in shown or is_compressed(path) or not grounds.covers(path):
+            continue
+        try:
+            found = os.lstat(path)
+        except OSError:
+            continue
+        if stat.S_ISREG(found.st_mode):
+            shown.add(path)
+            files.append(Seen(path, path, facts(found), False))
+    return files
+
+
+def _ask(descriptor: int, identity: tuple[int, int]) -> tuple[FileStat, str | None] | None:
+    """An open file's stat and path; None if the descriptor is another's by now."""
+    try:
+        found = facts(os.fstat(descriptor))
+    except OSError:
+        return None
+    return (found, where(descriptor)) if found.identity == identity else None

@@ -1,0 +1,96 @@
+"""Which file it is, and how far it was read: stat results, fingerprints, checkpoints (PURE).
+
+A file is its device and inode, confirmed by a hash of its first bytes (which grows
+with what was read of it) and one of the bytes just before the offset (A07, A10, A13).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from typing import NamedTuple
+
+SAMPLE = 1024
+"""Bytes at a file's start, and before an offset, that are hashed."""
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".Z")
+_ROTATED = re.compile(r"[.-]\d[\d.T:_-]*", re.ASCII)
+
+
+class FileStat(NamedTuple):
+    """What matters of a stat result; `size` in bytes."""
+
+    dev: int
+    ino: int
+    size: int
+    mtime_ns: int
+    nlink: int = 1
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        return (self.dev, self.ino)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """How far a file was read, as it is kept beside its entries.
+
+    `home` is the watched path it was found at first (and is shown as), `path` where it
+    was last. `offset` stands at the end of a record; `part` is the number of the last
+    part of a long line that ended there, 0 if none is open (F17). `size` and `mtime_ns`
+    are the file's when it was read. The hashes cover `head_size` and `before_size` bytes.
+    """
+
+    home: str
+    path: str
+    dev: int
+    ino: int
+    offset: int
+    part: int
+    head_size: int
+    head_hash: str
+    before_size: int
+    before_hash: str
+    size: int
+    mtime_ns: int
+    finished: int = 0
+    """1 once the file was rotated away, read to its end, and quiet."""
+
+    def encode(self) -> bytes:
+        """JSON; pure ASCII, because paths may hold bytes that are no UTF-8."""
+        return json.dumps({"v": 1, **asdict(self)}, separators=(",", ":")).encode()
+
+
+def decode_checkpoint(data: bytes) -> Checkpoint:
+    """The inverse of `Checkpoint.encode`; raises ValueError for anything else."""
+    try:
+        members = json.loads(data)
+        version = members.pop("v")
+        found = Checkpoint(**members)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError("no checkpoint of a file") from error
+    for name, kind in Checkpoint.__annotations__.items():
+        wanted = int if kind == "int" else str
+        if type(getattr(found, name)) is not wanted:
+            raise ValueError(f"no checkpoint of a file: {name}")
+    if version != 1 or min(found.offset, found.part, found.before_size, found.head_size) < 0:
+        raise ValueError("no checkpoint of a file: out of range")
+    return found
+
+
+def digest(data: bytes) -> str:
+    """A short hash of a sample of a file."""
+    return blake2b(data, digest_size=8).hexdigest()
+
+
+def is_compressed(path: str) -> bool:
+    """Whether a name is that of a compressed copy, which is never read (F41)."""
+    return path.endswith(COMPRESSED)
+
+
+def is_rotation_of(path: str, home: str) -> bool:
+    """Whether `path` is named as rotation names what stood at `home`: `home.1`, `home-2026…`."""
+    name, base = os.path.basename(path), os.path.basename(home)
+    return name.startswith(base) and _ROTATED.fullmatch(name, len(base)) is not None

@@ -1,0 +1,128 @@
+"""One file that is being tailed: where it stands, and how far it was read (PURE)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cortextx.fleet.agent.sources.identity import SAMPLE, Checkpoint, FileStat, digest
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in a file that reading can go on from; see `Checkpoint`."""
+
+    offset: int = 0
+    part: int = 0
+    head_size: int = 0
+    head_hash: str = ""
+    before_size: int = 0
+    before_hash: str = ""
+
+    def moved(self, window: bytes, window_start: int, consumed: int, part: int) -> Mark:
+        """The mark `consumed` bytes further on; `window` is the file from `window_start`
+        up to there at least."""
+        offset = self.offset + consumed
+        end = offset - window_start
+        before = window[max(0, end - SAMPLE) : end]
+        head_size, head_hash = self.head_size, self.head_hash
+        if window_start == 0 and head_size < SAMPLE:
+            head = window[: min(SAMPLE, offset)]
+            head_size, head_hash = len(head), digest(head)
+        return Mark(offset, part, head_size, head_hash, len(before), digest(before))
+
+
+@dataclass(eq=False, slots=True)
+class Tail:
+    """`home` is the watched path it belongs to, `path` where it is now (without links).
+
+    `eof` is the (size, mtime_ns) up to which all whole records were read, None if
+    there may be more. A file that does not stand at its home is `rotated` (since when,
+    in seconds); it is `finished` when it was read to its end and stayed quiet.
+    `largest` is the largest size seen of it, `verified` the size when it was last read;
+    `home_mtime_ns` its time of change when it was last seen at home.
+    `after` is the file whose first `gate` bytes come before this one's first.
+    """
+
+    handle: int
+    home: str
+    path: str
+    stat: FileStat
+    mark: Mark = field(default_factory=Mark)
+    durable: Mark | None = None
+    matched: bool = True
+    restored: bool = False
+    located: bool = True
+    stale_key: str | None = None
+    is_open: bool = False
+    busy: bool = False
+    wide: bool = False
+    to_end: bool = False
+    flush: bool = False
+    eof: tuple[int, int] | None = None
+    rotated: float | None = None
+    finished: float | None = None
+    grown: float = 0.0
+    retry: float = 0.0
+    absent: int = 0
+    home_mtime_ns: int = 0
+    largest: int = 0
+    verified: int = 0
+    after: Tail | None = None
+    gate: int = 0
+
+    @property
+    def unread(self) -> bool:
+        """Whether a read is due."""
+        if self.flush or self.to_end:
+            return True
+        if self.stat.size == 0 and self.mark.offset == 0:
+            return False
+        return self.eof != (self.stat.size, self.stat.mtime_ns)
+
+    def passed(self, now: float) -> bool:
+        """Whether what comes behind this file may be read: its first `gate` bytes are
+        durable, or cannot be had at present."""
+        if self.finished is not None or self.retry > now:
+            return True
+        if self.busy:
+            return False
+        return self.mark.offset >= self.gate or (self.eof is not None and not self.unread)
+
+    def take_stat(self, stat: FileStat, now: float) -> None:
+        """A stat result of this very file."""
+        if stat.size != self.stat.size or stat.mtime_ns != self.stat.mtime_ns:
+            self.grown = now
+        self.stat = stat
+        self.largest = max(self.largest, stat.size)
+
+    @property
+    def known_unread(self) -> int:
+        """Bytes known to have stood behind the offset of what the file was before now."""
+        known = self.largest if self.stat.size < self.largest else self.verified
+        return max(0, known - self.mark.offset)
+
+    def checkpoint(self) -> Checkpoint:
+        """The mark as it is kept."""
+        mark, stat = self.mark, self.stat
+        return Checkpoint(
+            home=self.home, path=self.path, dev=stat.dev, ino=stat.ino, offset=mark.offset,
+            part=mark.part, head_size=mark.head_size, head_hash=mark.head_hash,
+            before_size=mark.before_size, before_hash=mark.before_hash,
+            size=stat.size, mtime_ns=stat.mtime_ns, finished=int(self.finished is not None),
+        )  # fmt: skip
+
+
+def restored_tail(handle: int, kept: Checkpoint) -> Tail:
+    """A tail from its checkpoint; whether the file is still that one shows when it is opened."""
+    mark = Mark(
+        kept.offset, kept.part, kept.head_size, kept.head_hash, kept.before_size, kept.before_hash
+    )
+    stat = FileStat(kept.dev, kept.ino, kept.size, kept.mtime_ns)
+    tail = Tail(handle, kept.home, kept.path, stat, mark, mark, restored=True, located=False)
+    tail.largest = tail.verified = kept.size
+    tail.home_mtime_ns = kept.mtime_ns
+    if kept.offset == kept.size:
+        tail.eof = (kept.size, kept.mtime_ns)
+    if kept.finished:
+        tail.rotated = tail.finished = 0.0
+    return tail

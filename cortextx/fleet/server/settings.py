@@ -1,0 +1,111 @@
+"""The settings of the fleet server, as its TOML file has them, and F20's check (PURE).
+
+[server]
+listen = ["tcp:8600:interface=127.0.0.1"]
+tls_terminated_externally = false
+public_url = "wss://logs.example/ws/agent"
+…
+[agent_config]              # what every host is told (§4.1)
+heartbeat_interval_secs = 30
+…
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from cortextx.errors import ConfigError
+from cortextx.fleet import contract
+
+DEFAULT_LISTEN = "tcp:8600:interface=127.0.0.1"
+"""Loopback only, so that a first start is safe; 8600 is the port of the docs."""
+
+_Bytes = Annotated[int, Meta(ge=1_048_576, le=2**40)]
+_Semver = Annotated[str, Meta(pattern=r"^\d+\.\d+\.\d+(?:[-+].*)?$")]
+
+
+class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The table `[server]`.
+
+    `listen` holds Twisted endpoint strings. `public_url` is what invitations
+    name; without one the actual address is taken. `ingest_soft_bytes` and
+    `ingest_hard_bytes` bound what waits for the store (F9: -32020, then -32007).
+    `slow_peer_secs` is how long a peer may leave what it was sent unread.
+    `trust_forwarded_for` is the number of proxies in front whose X-Forwarded-For
+    is believed. `stop_drain_secs` is how long a stopping server lets agents finish.
+    """
+
+    listen: tuple[str, ...] = (DEFAULT_LISTEN,)
+    tls_terminated_externally: bool = False
+    allow_insecure: bool = False
+    public_url: str | None = None
+    min_agent_version: _Semver | None = None
+    max_connections: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
+    trust_forwarded_for: Annotated[int, Meta(ge=0, le=8)] = 0
+    hello_max_bytes: Annotated[int, Meta(ge=1024, le=contract.MAX_FRAME_BYTES)] = (
+        contract.HELLO_MAX_BYTES
+    )
+    ingest_soft_bytes: _Bytes = 32 * 1_048_576
+    ingest_hard_bytes: _Bytes = 64 * 1_048_576
+    rotation_grace_secs: Annotated[float, Meta(ge=1, le=86_400)] = contract.ROTATION_GRACE
+    one_time_token_hours: Annotated[float, Meta(gt=0, le=8_760)] = 24.0
+    presence_flush_secs: Annotated[float, Meta(ge=0.1, le=60)] = 3.0
+    slow_peer_secs: Annotated[float, Meta(ge=1, le=600)] = 30.0
+    stop_drain_secs: Annotated[int, Meta(ge=0, le=60)] = 2
+
+
+class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole file. `agent_config` is what every host is told to do (§4.1, F18)."""
+
+    server: ServerTable = ServerTable()
+    agent_config: contract.AgentConfig = contract.DEFAULT_AGENT_CONFIG
+
+
+def check(settings: ServerSettings, where: str = "configuration") -> None:
+    """Raise ConfigError for settings that contradict one another, or F20."""
+    server = settings.server
+    if server.ingest_soft_bytes > server.ingest_hard_bytes:
+        raise ConfigError(where, "server.ingest_soft_bytes", "at most ingest_hard_bytes")
+    if not server.listen:
+        raise ConfigError(where, "server.listen", "at least one endpoint")
+    if server.public_url is not None and not server.public_url.startswith(("ws://", "wss://")):
+        raise ConfigError(where, "server.public_url", "a ws:// or wss:// URL")
+    for endpoint in server.listen:
+        if not (
+            server.tls_terminated_externally or server.allow_insecure or is_safe_to_bind(endpoint)
+        ):
+            raise ConfigError(
+                where,
+                "server.listen",
+                f"a loopback address, not {endpoint!r}: tokens and logs would cross the network"
+                " in the clear. Put a TLS terminator in front and set"
+                " tls_terminated_externally = true, or set allow_insecure = true",
+            )
+
+
+def is_safe_to_bind(endpoint: str) -> bool:
+    """Whether an endpoint string is loopback only, a Unix socket, or has TLS itself (F20)."""
+    kind, _, rest = endpoint.replace("\\:", "\0").partition(":")
+    if kind in ("unix", "ssl", "tls"):
+        return True
+    if kind not in ("tcp", "tcp4", "tcp6"):
+        # systemd:, fd: and plugins hand us a socket whose address we do not know.
+        return False
+    for part in rest.split(":"):
+        name, given, value = part.partition("=")
+        if given and name == "interface":
+            return is_loopback(value.replace("\0", ":"))
+    return False
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine for certain."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,138 @@
+"""A store for tests that records what is appended, fails when told, and waits when told."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from twisted.internet.defer import Deferred, fail
+from zope.interface import implementer
+
+from cortextx.interfaces.fleet import (
+    Appended,
+    Decide,
+    EntryFilter,
+    Gap,
+    HostRecord,
+    IHostRegistry,
+    ILogStore,
+    LogBatch,
+    Presence,
+    SearchPage,
+    TailPage,
+)
+from cortextx.stores.memory import MemoryStore
+
+T = TypeVar("T")
+
+
+@implementer(ILogStore, IHostRegistry)
+class ScriptedStore:
+    """Passes everything on to `inner`, except for appends that are held or fail.
+
+    `appended` is what each call of `append` brought, whatever became of it.
+    """
+
+    def __init__(self, inner: Any = None) -> None:
+        self.inner = MemoryStore() if inner is None else inner
+        self.appended: list[list[LogBatch]] = []
+        self._failures: deque[Exception] = deque()
+        self._holding = False
+        self._held: list[tuple[Sequence[LogBatch], Deferred[list[Appended]]]] = []
+
+    def fail_next(self, *errors: Exception) -> None:
+        """Let the next appends fail, each with one of `errors`."""
+        self._failures.extend(errors)
+
+    def hold(self) -> None:
+        """Let appends wait until `release`."""
+        self._holding = True
+
+    def release(self) -> None:
+        """Carry out what was held, in order, and hold no longer."""
+        self._holding = False
+        held, self._held = self._held, []
+        for batches, waiting in held:
+            self._append(batches).chainDeferred(waiting)
+
+    @property
+    def held(self) -> int:
+        """The number of appends that wait."""
+        return len(self._held)
+
+    def append(self, batches: Sequence[LogBatch]) -> Deferred[list[Appended]]:
+        """See ILogStore."""
+        self.appended.append(list(batches))
+        if not self._holding:
+            return self._append(batches)
+        waiting: Deferred[list[Appended]] = Deferred()
+        self._held.append((batches, waiting))
+        return waiting
+
+    def _append(self, batches: Sequence[LogBatch]) -> Deferred[list[Appended]]:
+        if self._failures:
+            return fail(self._failures.popleft())
+        answer: Deferred[list[Appended]] = self.inner.append(batches)
+        return answer
+
+    def search(
+        self, which: EntryFilter, limit: int, newest_first: bool = True, cursor: str | None = None
+    ) -> Deferred[SearchPage]:
+        """See ILogStore."""
+        page: Deferred[SearchPage] = self.inner.search(which, limit, newest_first, cursor)
+        return page
+
+    def tail(self, which: EntryFilter, after: int, limit: int) -> Deferred[TailPage]:
+        """See ILogStore."""
+        page: Deferred[TailPage] = self.inner.tail(which, after, limit)
+        return page
+
+    def head(self) -> Deferred[int]:
+        """See ILogStore."""
+        head: Deferred[int] = self.inner.head()
+        return head
+
+    def gaps(self, host_id: str | None = None) -> Deferred[list[Gap]]:
+        """See ILogStore."""
+        gaps: Deferred[list[Gap]] = self.inner.gaps(host_id)
+        return gaps
+
+    def issue(
+        self, name: str, host_id: str | None, token_hash: bytes, expires_at: int, now: int
+    ) -> Deferred[HostRecord]:
+        """See IHostRegistry."""
+        row: Deferred[HostRecord] = self.inner.issue(name, host_id, token_hash, expires_at, now)
+        return row
+
+    def judge(self, host_id: str, token_hash: bytes, decide: Decide[T]) -> Deferred[T]:
+        """See IHostRegistry."""
+        verdict: Deferred[T] = self.inner.judge(host_id, token_hash, decide)
+        return verdict
+
+    def update(
+        self, host_id: str, change: Callable[[HostRecord], HostRecord]
+    ) -> Deferred[HostRecord]:
+        """See IHostRegistry."""
+        row: Deferred[HostRecord] = self.inner.update(host_id, change)
+        return row
+
+    def forget(self, host_id: str) -> Deferred[None]:
+        """See IHostRegistry."""
+        gone: Deferred[None] = self.inner.forget(host_id)
+        return gone
+
+    def find(self, ref: str) -> Deferred[list[HostRecord]]:
+        """See IHostRegistry."""
+        rows: Deferred[list[HostRecord]] = self.inner.find(ref)
+        return rows
+
+    def list_hosts(self) -> Deferred[list[HostRecord]]:
+        """See IHostRegistry."""
+        rows: Deferred[list[HostRecord]] = self.inner.list_hosts()
+        return rows
+
+    def seen(self, updates: Sequence[Presence]) -> Deferred[None]:
+        """See IHostRegistry."""
+        done: Deferred[None] = self.inner.seen(updates)
+        return done

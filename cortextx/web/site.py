@@ -1,0 +1,258 @@
+"""The one web site of a server: /ws/agent and /healthz, nothing else (yet).
+
+Each request has bounds before any resource sees it: its head 16 KiB and 5 s in
+all, however slowly it drips in (F3), its body 64 KiB and 30 s.
+
+An upgrade takes the connection away from twisted.web. Three things must not be
+forgotten there: bytes that came in one piece with the request's head belong to
+the WebSocket, the HTTP channel must stop being the transport's producer, and
+its timers must stop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.protocols.policies import ProtocolWrapper
+from twisted.web import http, pages, server
+from twisted.web.resource import IResource, Resource
+from zope.interface import implementer
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IDelayedCall, IProtocol
+    from twisted.python.failure import Failure
+
+HEAD_BYTES = 16_384
+"""The longest request line and headers (F3)."""
+HEAD_SECONDS = 5.0
+"""From the connection, or a later request's first byte, to the end of its head (F3)."""
+BODY_BYTES = 65_536
+BODY_SECONDS = 30.0
+IDLE_SECONDS = 60.0
+"""How long a connection may stay open between two requests."""
+HEALTH_SECONDS = 5.0
+"""How long the store may take to show that it answers."""
+
+
+class BoundedChannel(http.HTTPChannel):
+    """One HTTP connection, with the bounds of this module."""
+
+    transport: Any
+    factory: Any
+    totalHeadersSize = HEAD_BYTES
+    MAX_LENGTH = HEAD_BYTES
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._due: IDelayedCall | None = None
+        self._between = False
+
+    def connectionMade(self) -> None:
+        super().connectionMade()
+        self._must_go_on_within(HEAD_SECONDS)
+
+    def dataReceived(self, data: bytes) -> None:
+        if self._between:
+            self._between = False
+            self._must_go_on_within(HEAD_SECONDS)
+        super().dataReceived(data)
+
+    def allHeadersReceived(self) -> None:
+        self._must_go_on_within(BODY_SECONDS)
+        if self.length is None or self.length > BODY_BYTES:
+            self.transport.write(
+                b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            )
+            self.loseConnection()
+            return
+        super().allHeadersReceived()
+
+    def allContentReceived(self) -> None:
+        self.stop_timer()
+        super().allContentReceived()
+
+    def requestDone(self, request: http.Request) -> None:
+        self._between = True
+        super().requestDone(request)
+
+    def connectionLost(self, reason: Any = None) -> None:
+        self.stop_timer()
+        self.factory.open_channels.discard(self)
+        super().connectionLost(reason)
+
+    def take_over(self) -> tuple[Any, bytes]:
+        """Give up the transport, during a request's rendering; returns it and the
+        bytes that came behind that request."""
+        transport, self.transport = self.transport, None
+        self.factory.open_channels.discard(self)
+        self.stop_timer()
+        self.setTimeout(None)
+        transport.unregisterProducer()
+        return transport, self.clearLineBuffer()
+
+    def stop_timer(self) -> None:
+        """Stop waiting for the rest of a request."""
+        due, self._due = self._due, None
+        if due is not None and due.active():
+            due.cancel()
+
+    def _must_go_on_within(self, seconds: float) -> None:
+        self.stop_timer()
+        self._due = self.callLater(seconds, self._too_slow)
+
+    def _too_slow(self) -> None:
+        self._due = None
+        self.transport.abortConnection()
+
+
+class QuietRequest(server.Request):
+    """A request whose answer does not tell who serves it."""
+
+    def setHeader(self, name: bytes, value: bytes) -> None:
+        if name.lower() != b"server":
+            super().setHeader(name, value)
+
+
+class BoundedSite(server.Site):
+    """A site whose connections are bounded, in number too; it keeps no access log."""
+
+    protocol = BoundedChannel  # type: ignore[assignment]
+    requestFactory = QuietRequest
+    displayTracebacks = False
+    noisy = False
+
+    def __init__(self, resource: IResource, reactor: Any, max_connections: int) -> None:
+        super().__init__(resource, reactor=reactor, timeout=IDLE_SECONDS)
+        self._max_connections = max_connections
+        self.open_channels: set[BoundedChannel] = set()
+
+    def buildProtocol(self, addr: Any) -> Any:
+        if len(self.open_channels) >= self._max_connections:
+            return None
+        channel = super().buildProtocol(addr)
+        self.open_channels.add(channel)
+        return channel
+
+    def log(self, request: http.Request) -> None:
+        """Log nothing: probes of /healthz would drown the rest."""
+
+    def close_connections(self) -> None:
+        """Drop the HTTP connections that are open; upgraded ones are not among them."""
+        for channel in list(self.open_channels):
+            channel.transport.abortConnection()
+
+
+class WebSocketFactory(Protocol):
+    """What makes the protocols of upgraded connections."""
+
+    def buildProtocol(self, addr: Any) -> IProtocol:
+        """A protocol that reads an HTTP upgrade request first."""
+
+
+class Upgrade(Resource):
+    """Hands a connection over to a WebSocket protocol, which judges the request itself."""
+
+    isLeaf = False
+
+    def __init__(self, factory: WebSocketFactory) -> None:
+        super().__init__()
+        self._factory = factory
+
+    def render(self, request: Any) -> Any:
+        channel = request.channel
+        if channel.transport is None or not isinstance(channel, BoundedChannel):
+            request.setResponseCode(426)
+            return b""
+        if request.content.read(1) or request.requestHeaders.hasHeader(b"Transfer-Encoding"):
+            request.setResponseCode(http.BAD_REQUEST)
+            request.setHeader(b"Connection", b"close")
+            return b""
+        head = [request.method + b" " + request.uri + b" " + request.clientproto]
+        for name, values in request.requestHeaders.getAllRawHeaders():
+            head.append(name + b": " + b",".join(values))
+        transport, behind = channel.take_over()
+        protocol = self._factory.buildProtocol(transport.getPeer())
+        wrapper = transport if isinstance(transport, ProtocolWrapper) else transport.protocol
+        if isinstance(wrapper, ProtocolWrapper):
+            # TLS, or a policy around the connection.
+            wrapper.wrappedProtocol = protocol
+        else:
+            transport.protocol = protocol
+        protocol.makeConnection(transport)
+        protocol.dataReceived(b"\r\n".join([*head, b"", b""]))
+        if behind:
+            protocol.dataReceived(behind)
+        return server.NOT_DONE_YET
+
+
+class Health(Protocol):
+    """Who knows whether the server works."""
+
+    def is_healthy(self) -> Deferred[None]:
+        """Fires if the store answers, fails if it does not."""
+
+
+class Healthz(Resource):
+    """GET /healthz: 200 `ok` if the store answers, 503 if it does not, or too late."""
+
+    isLeaf = False
+    log = Logger()
+
+    def __init__(self, reactor: Any, health: Health) -> None:
+        super().__init__()
+        self._reactor = reactor
+        self._health = health
+
+    def render_GET(self, request: Any) -> Any:
+        request.setHeader(b"Content-Type", b"text/plain; charset=utf-8")
+        request.setHeader(b"Cache-Control", b"no-store")
+        gone = False
+
+        def went(_: object) -> None:
+            nonlocal gone
+            gone = True
+
+        def answered(healthy: bool) -> None:
+            if gone:
+                return
+            if not healthy:
+                request.setResponseCode(http.SERVICE_UNAVAILABLE)
+            body = b"ok\n" if healthy else b"the store does not answer\n"
+            request.setHeader(b"Content-Length", b"%d" % len(body))
+            request.write(body)
+            request.finish()
+
+        def failed(failure: Failure) -> None:
+            self.log.warn("/healthz: the store does not answer: {reason}", reason=failure.value)
+            answered(False)
+
+        request.notifyFinish().addBoth(went)
+        asked = self._health.is_healthy().addTimeout(HEALTH_SECONDS, self._reactor)
+        asked.addCallbacks(lambda _: answered(True), failed)
+        asked.addErrback(lambda failure: self.log.failure("/healthz failed", failure))
+        return server.NOT_DONE_YET
+
+
+@implementer(IResource)
+class NotThere(Resource):
+    """404 for whatever is not mounted."""
+
+    def getChild(self, path: bytes, request: Any) -> IResource:
+        return pages.notFound()
+
+    def render(self, request: Any) -> Any:
+        return pages.notFound().render(request)
+
+
+def make_site(
+    reactor: Any, agents: WebSocketFactory, health: Health, max_connections: int
+) -> BoundedSite:
+    """The site with everything mounted."""
+    root = NotThere()
+    ws = NotThere()
+    ws.putChild(b"agent", Upgrade(agents))
+    root.putChild(b"ws", ws)
+    root.putChild(b"healthz", Healthz(reactor, health))
+    return BoundedSite(root, reactor, max_connections)

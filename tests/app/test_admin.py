@@ -1,0 +1,360 @@
+"""The admin ops over a server in memory: what they answer and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from cortextx.app import admin
+from cortextx.app.admin import AdminOps, moment
+from cortextx.app.linesocket import OpError
+from cortextx.errors import BadQuery
+from cortextx.fleet.contract import LogEntry
+from cortextx.fleet.server import tokens
+from cortextx.fleet.server.service import FleetServer
+from cortextx.fleet.server.settings import ServerSettings
+from cortextx.interfaces.fleet import LogBatch
+from cortextx.stores.memory import MemoryStore
+
+WALL = 1_800_000_000_000_000
+HOST_A = "aaaaaaaa-7e3c-4d2a-9c0e-9bbf5d3a1f01"
+HOST_B = "bbbbbbbb-7e3c-4d2a-9c0e-9bbf5d3a1f02"
+
+
+class Nobody:
+    """A pusher that does not listen."""
+
+    def stored(self, key: int, appended: Any) -> None:
+        pass
+
+    def not_stored(self, key: int, error: Exception) -> None:
+        raise AssertionError(error)
+
+
+class AdminCase(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.store = MemoryStore()
+        count = iter(range(1, 10_000))
+        self.fleet = FleetServer(
+            self.clock,
+            self.store,
+            self.store,
+            ServerSettings(),
+            mint=tokens.Mint(lambda size: next(count).to_bytes(size, "big")),
+            wall=lambda: WALL,
+            version="0.1.0",
+        )
+        self.fleet.addresses.append("127.0.0.1:8600")
+        self.fleet.own_url = "ws://127.0.0.1:8600/ws/agent"
+        self.ops = AdminOps(self.clock, lambda: self.fleet, WALL).ops()
+        self.rows: list[Any] = []
+
+    def begin(self, op: str, **args: Any) -> Deferred[Any]:
+        """Start an op; its rows go to `rows`, through JSON as a client gets them."""
+
+        async def rows(some: Iterable[Any]) -> None:
+            for row in some:
+                line = msgspec.json.encode(row)
+                self.assertNotIn(b"\n", line)
+                self.rows.append(json.loads(line))
+
+        self.rows = []
+        return Deferred.fromCoroutine(self.ops[op](args, rows))
+
+    def end(self, op: str, **args: Any) -> Any:
+        return json.loads(msgspec.json.encode(self.successResultOf(self.begin(op, **args))))
+
+    def refused(self, op: str, **args: Any) -> OpError:
+        return self.failureResultOf(self.begin(op, **args), OpError).value
+
+    def issue(self, name: str = "web1", host_id: str | None = HOST_A) -> Any:
+        return self.end("agent.issue", name=name, host_id=host_id)
+
+    def store_lines(self, *messages: str, host_id: str = HOST_A, metadata: bytes = b"") -> None:
+        """Push entries as a session does."""
+        [record] = self.successResultOf(self.store.find(host_id))
+        first = record.accepted_seq + 1
+        entries = [
+            LogEntry(
+                seq=first + n,
+                ts=datetime(2026, 5, 16, 19, 42, n, tzinfo=UTC),
+                severity="warning",
+                message=message,
+                source="file:/var/log/x",
+                app_name="app",
+                metadata=msgspec.Raw(metadata),
+            )
+            for n, message in enumerate(messages)
+        ]
+        batch = LogBatch(host_id, first, entries, WALL)
+        self.fleet.writer.submit(Nobody(), 1, batch)
+
+
+class Hosts(AdminCase):
+    def test_issue(self) -> None:
+        """Issuing tells the token once, with an invitation and its end (F6)."""
+        made = self.issue(host_id=None)
+        self.assertIsNone(made["host_id"])
+        self.assertEqual(len(made["token"]), 43)
+        self.assertIn(made["token"], made["invitation"])
+        self.assertEqual(made["expires_at"], moment(WALL + 86_400_000_000))
+        self.end("agent.list")
+        self.assertNotIn(made["token"], json.dumps(self.rows))
+
+    def test_issue_may_end_sooner(self) -> None:
+        """`expires_in` is in seconds."""
+        made = self.end("agent.issue", name="x", expires_in=60)
+        self.assertEqual(made["expires_at"], moment(WALL + 60_000_000))
+
+    def test_ids_are_one_whatever_their_case(self) -> None:
+        """A host id in capitals is the same host id."""
+        self.assertEqual(self.issue(host_id=HOST_A.upper())["host_id"], HOST_A)
+
+    def test_list_and_show(self) -> None:
+        """A row has what is known of a host, and no hash (F23)."""
+        self.issue()
+        self.assertEqual(self.end("agent.list"), {"count": 1})
+        [row] = self.rows
+        self.assertEqual(
+            (row["name"], row["host_id"], row["state"], row["connected"]),
+            ("web1", HOST_A, "never_connected", False),
+        )
+        self.assertFalse([name for name in row if "hash" in name])
+        for ref in ("web1", HOST_A):
+            self.end("agent.show", host=ref)
+            self.assertEqual(self.rows[0]["host_id"], HOST_A)
+
+    def test_nobody(self) -> None:
+        """A host that is not there is not_found, in each op."""
+        for op in ("agent.show", "agent.rotate", "agent.revoke", "agent.forget", "gaps"):
+            self.assertEqual(self.refused(op, host="nobody").code, "not_found", op)
+
+    def test_an_ambiguous_name_names_the_candidates(self) -> None:
+        """A name of two hosts is refused, and both ids are told (F39)."""
+        self.issue("web", HOST_A)
+        self.issue("web", HOST_B)
+        for op in ("agent.show", "agent.rotate", "agent.revoke", "agent.forget"):
+            error = self.refused(op, host="web")
+            self.assertEqual(error.code, "ambiguous")
+            assert error.hint is not None
+            self.assertIn(HOST_A, error.hint)
+            self.assertIn(HOST_B, error.hint)
+        self.end("agent.show", host=HOST_B)
+
+    def test_revoke_and_forget(self) -> None:
+        """A revoked host has no token to rotate; a forgotten one is gone (F8)."""
+        self.issue()
+        self.assertEqual(self.end("agent.revoke", host="web1")["host_id"], HOST_A)
+        self.end("agent.show", host="web1")
+        self.assertEqual(self.rows[0]["state"], "revoked")
+        self.assertEqual(self.refused("agent.rotate", host="web1").code, "revoked")
+        self.end("agent.forget", host="web1")
+        self.end("agent.list")
+        self.assertEqual(self.rows, [])
+
+    def test_arguments_are_checked(self) -> None:
+        """Missing, unknown and wrong arguments are bad_request."""
+        for op, args in (
+            ("agent.issue", {}),
+            ("agent.issue", {"name": ""}),
+            ("agent.issue", {"name": "a\nb"}),
+            ("agent.issue", {"name": "x", "host_id": "y"}),
+            ("agent.issue", {"name": "x", "expires_in": 0}),
+            ("agent.show", {"host": 1}),
+            ("agent.list", {"unknown": 1}),
+            ("search", {"limit": 0}),
+            ("search", {"order": "sideways"}),
+            ("search", {"severity": "loud"}),
+            ("search", {"since": "2026-05-16T19:42:00"}),
+            ("search.tail", {"last": 1, "after": 1}),
+            ("search.tail", {"after": -1}),
+        ):
+            self.assertEqual(self.refused(op, **args).code, "bad_request", (op, args))
+
+
+class Searches(AdminCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.issue()
+
+    def test_an_entry_reads_well(self) -> None:
+        """A row has names and times for people, metadata as JSON, on one line."""
+        self.store_lines("one two", metadata=b'{\n"a": "b\\n"}')
+        self.end("search", text="two")
+        [row] = self.rows
+        self.assertEqual(
+            {name: row[name] for name in ("host", "seq", "ts", "severity", "message", "source")},
+            {
+                "host": "web1",
+                "seq": 1,
+                "ts": "2026-05-16T19:42:00.000000Z",
+                "severity": "warning",
+                "message": "one two",
+                "source": "file:/var/log/x",
+            },
+        )
+        self.assertEqual(row["metadata"], {"a": "b\n"})
+        self.assertEqual(row["received_at"], moment(WALL))
+
+    def test_filters(self) -> None:
+        """Each filter selects."""
+        self.store_lines("alpha", "beta")
+        for args, count in (
+            ({}, 2),
+            ({"text": "alpha"}, 1),
+            ({"hosts": ["web1"]}, 2),
+            ({"apps": ["other"]}, 0),
+            ({"sources": ["file:*"]}, 2),
+            ({"severity": "err"}, 0),
+            ({"severity": "warning"}, 2),
+            ({"since": "2026-05-16T19:42:01Z"}, 1),
+            ({"until": "2026-05-16T21:42:01+02:00"}, 1),
+        ):
+            self.end("search", **args)
+            self.assertEqual(len(self.rows), count, args)
+
+    def test_pages_join(self) -> None:
+        """Whatever the limit, following the cursor gives each entry once, in either order."""
+        lines = [f"line {n}" for n in range(60)]
+        self.store_lines(*lines)
+        for order, expected in (("oldest_first", lines), ("newest_first", lines[::-1])):
+            for limit in (1, 7, 59, 60, 1000):
+                found: list[str] = []
+                cursor = None
+                while True:
+                    end = self.end("search", limit=limit, cursor=cursor, order=order)
+                    found += [row["message"] for row in self.rows]
+                    cursor = end["cursor"]
+                    if cursor is None:
+                        break
+                self.assertEqual(found, expected)
+
+    def test_long_answers_are_fetched_in_pages(self) -> None:
+        """An answer holds no more than PAGE entries in memory at a time."""
+        self.patch(admin, "PAGE", 10)
+        self.store_lines(*(f"line {n}" for n in range(55)))
+        limits: list[int] = []
+        search = self.store.search
+
+        def counted(which: Any, limit: int, *rest: Any) -> Any:
+            limits.append(limit)
+            return search(which, limit, *rest)
+
+        self.patch(self.store, "search", counted)
+        self.end("search", limit=32)
+        self.assertEqual(limits, [10, 10, 10, 2])
+        self.assertEqual(len(self.rows), 32)
+
+    def test_a_bad_cursor(self) -> None:
+        """A cursor that is none fails, it does not find nothing (A62)."""
+        self.failureResultOf(self.begin("search", cursor="nonsense"), BadQuery)
+
+
+class Tails(AdminCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.issue()
+        self.store_lines(*(f"line {n}" for n in range(1, 31)))
+
+    def messages(self) -> list[str]:
+        return [row["message"] for row in self.rows]
+
+    def test_the_last(self) -> None:
+        """`last` gives the newest entries, oldest of them first, and where to go on."""
+        self.assertEqual(self.end("search.tail", last=3), {"cursor": 30})
+        self.assertEqual(self.messages(), ["line 28", "line 29", "line 30"])
+        self.end("search.tail")
+        self.assertEqual(len(self.rows), 10)
+        self.assertEqual(self.end("search.tail", last=0), {"cursor": 30})
+        self.assertEqual(self.rows, [])
+
+    def test_behind_a_cursor(self) -> None:
+        """`after` gives what was stored behind it, `limit` at most, and joins (A64)."""
+        self.assertEqual(self.end("search.tail", after=25, limit=3), {"cursor": 28})
+        self.assertEqual(self.messages(), ["line 26", "line 27", "line 28"])
+        self.end("search.tail", after=28)
+        self.assertEqual(self.messages(), ["line 29", "line 30"])
+
+    def test_following(self) -> None:
+        """What is stored later comes as it is stored, each once, without a poll between."""
+        tail = self.begin("search.tail", after=28, follow=True)
+        self.assertEqual(self.messages(), ["line 29", "line 30"])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.store_lines("line 31")
+        self.clock.advance(admin.FOLLOW_PAUSE)
+        self.store_lines("line 32", "line 33")
+        self.clock.advance(admin.FOLLOW_PAUSE)
+        self.assertEqual(self.messages(), [f"line {n}" for n in range(29, 34)])
+        self.assertNoResult(tail)
+        tail.addErrback(lambda failure: failure.trap(CancelledError))
+        tail.cancel()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.assertEqual(self.fleet.writer._commit_waits, set())
+
+    def test_following_with_a_filter(self) -> None:
+        """Entries that are not meant do not stop the tail from going on."""
+        tail = self.begin("search.tail", last=0, follow=True, text="wanted")
+        for n in range(5):
+            self.store_lines(f"other {n}", f"wanted {n}")
+            self.clock.advance(admin.FOLLOW_PAUSE)
+        self.assertEqual(self.messages(), [f"wanted {n}" for n in range(5)])
+        tail.addErrback(lambda failure: failure.trap(CancelledError))
+        tail.cancel()
+
+    def test_a_commit_during_the_query_is_not_missed(self) -> None:
+        """An entry that is stored while the tail reads is seen without another commit."""
+        real = self.store.tail
+
+        def during(which: Any, after: int, limit: int) -> Any:
+            found = real(which, after, limit)
+            self.store.tail = real  # type: ignore[method-assign]
+            self.store_lines("line 31")
+            return found
+
+        self.store.tail = during  # type: ignore[method-assign]
+        tail = self.begin("search.tail", after=30, follow=True)
+        self.clock.advance(admin.FOLLOW_PAUSE)
+        self.assertEqual(self.messages(), ["line 31"])
+        tail.addErrback(lambda failure: failure.trap(CancelledError))
+        tail.cancel()
+
+
+class Rest(AdminCase):
+    def test_gaps(self) -> None:
+        """A gap is told with its host, its range and its size (F13)."""
+        self.issue()
+        entry = LogEntry(
+            seq=5, ts=datetime.now(UTC), severity="info", message="x", source="journald"
+        )
+        self.fleet.writer.submit(Nobody(), 1, LogBatch(HOST_A, 5, [entry], WALL))
+        for args in ({}, {"host": "web1"}, {"host": HOST_A}):
+            self.end("gaps", **args)
+            [row] = self.rows
+            self.assertEqual(
+                (row["host"], row["first"], row["last"], row["entries"]), ("web1", 1, 4, 4)
+            )
+        self.end("agent.list")
+        self.assertEqual(self.rows[0]["lost_entries"], 4)
+
+    def test_status_and_ping(self) -> None:
+        """The server tells its version, where it listens and what it does."""
+        self.issue()
+        self.assertEqual(self.end("ping")["version"], "0.1.0")
+        status = self.end("server.status")
+        self.assertEqual(status["listen"], ["127.0.0.1:8600"])
+        self.assertEqual(status["hosts"], {"never_connected": 1})
+        self.assertEqual(status["ingest"]["waiting_bytes"], 0)
+
+    def test_times(self) -> None:
+        """Times are RFC 3339 in UTC to the microsecond."""
+        self.assertEqual(moment(0), "1970-01-01T00:00:00.000000Z")
+        self.assertEqual(moment(1_778_960_571_501_002), "2026-05-16T19:42:51.501002Z")
+        self.assertIsNone(moment(None))

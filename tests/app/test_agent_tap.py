@@ -1,0 +1,165 @@
+"""The agent's tap: options and their faults; nothing is opened before the start."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from types import SimpleNamespace
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.python import usage
+from twisted.trial.unittest import SynchronousTestCase
+
+from cortextx.app.agent_control import AgentOps
+from cortextx.app.agent_tap import AgentProcess, Options, makeService, socket_path
+from cortextx.app.linesocket import OpError
+from cortextx.app.spare import absent
+from cortextx.app.statedir import StateDir
+from cortextx.errors import ConfigError
+from cortextx.fleet.agent.identity import IdentityFiles
+from cortextx.fleet.agent.settings import AgentSettings
+
+
+class Taps(SynchronousTestCase):
+    def setUp(self) -> None:
+        # A socket's path must be short, and trial's directories are long.
+        root = tempfile.mkdtemp(prefix="cx", dir="/tmp")
+        self.addCleanup(shutil.rmtree, root)
+        self.state = os.path.join(root, "s")
+
+    def options(self, *arguments: str, **environ: str) -> Options:
+        options = Options(environ)
+        options.parseOptions(["--state-dir", self.state, *arguments])
+        return options
+
+    def configured(self, text: str) -> None:
+        os.makedirs(self.state, exist_ok=True)
+        with open(os.path.join(self.state, "cortex-agent.toml"), "w") as file:
+            file.write(text)
+
+    def test_nothing_is_opened_before_the_start(self) -> None:
+        """makeService makes no directory, file or socket (architecture)."""
+        service = makeService(self.options(), Clock())
+        self.assertIsInstance(service, AgentProcess)
+        self.assertFalse(os.path.exists(self.state))
+
+    def test_file_and_environment(self) -> None:
+        """The file of the state directory is read; the environment wins over it."""
+        self.configured('[server]\nurl = "ws://127.0.0.1:1/ws/agent"\n[[sources]]\nkind = "file"\n'
+                        'path = "/a"\n')  # fmt: skip
+        found = self.options()["settings"]
+        self.assertEqual(found.server.url, "ws://127.0.0.1:1/ws/agent")
+        self.assertEqual(found.sources[0].path, "/a")
+        other = "ws://127.0.0.1:2/ws/agent"
+        found = self.options(CORTEXTX_SERVER_URL=other)["settings"]
+        self.assertEqual(found.server.url, other)
+
+    def test_faults_are_usage_errors(self) -> None:
+        """An unknown key, an insecure URL and a wrong socket are named before anything runs."""
+        for text, named in (
+            ("[agent]\nallow_source = []\n", "allow_source"),
+            ('[server]\nurl = "ws://logs.example/ws/agent"\n', "allow_insecure"),
+        ):
+            self.configured(text)
+            error = self.assertRaises(usage.UsageError, self.options)
+            self.assertIn(named, str(error))
+        self.configured("")
+        self.assertRaises(usage.UsageError, self.options, "--listen", "tcp:1")
+
+    def test_check(self) -> None:
+        """--check wants an enrolment, says that all is good, and ends with 0."""
+        error = self.assertRaises(usage.UsageError, self.options, "--check")
+        self.assertIn("agent enroll", str(error))
+        files = IdentityFiles(os.path.join(self.state, "agent"))
+        files.enrol("ws://127.0.0.1:1/ws/agent", "t" * 43)
+        self.assertEqual(self.assertRaises(SystemExit, self.options, "--check").code, 0)
+
+    def test_the_socket(self) -> None:
+        """The control socket is in the state directory, or where --listen says."""
+        directory = StateDir("/x")
+        self.assertEqual(socket_path(None, directory), "/x/run/agent.sock")
+        self.assertEqual(socket_path("unix:/run/a.sock", directory), "/run/a.sock")
+
+    def test_an_agent_that_is_not_enrolled_ends(self) -> None:
+        """Without a token the process ends with a message that says what to do."""
+        said: list[str] = []
+        process = AgentProcess(
+            Clock(),
+            StateDir(self.state),
+            AgentSettings(),
+            "x.toml",
+            os.path.join(self.state, "run", "agent.sock"),
+            machine_id_path="/nonexistent",
+            fail=lambda reactor, message: said.append(message),
+        )
+        process.startService()
+        self.assertIn("agent enroll", said[0])
+        self.successResultOf(process.stopService())
+
+
+class Control(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.rows: list[Any] = []
+        self.retries: list[Exception | None] = [None]
+
+    def ops(self) -> AgentOps:
+        async def status() -> dict[str, Any]:
+            return {"state": "active"}
+
+        def retry() -> None:
+            error = self.retries.pop()
+            if error is not None:
+                raise error
+
+        return AgentOps(lambda: SimpleNamespace(status=status, retry=retry), "1.2.3")  # type: ignore[arg-type, return-value]
+
+    def call(self, op: str, **args: Any) -> Any:
+        async def rows(some: Any) -> None:
+            self.rows += some
+
+        return self.successResultOf(Deferred.fromCoroutine(self.ops().ops()[op](args, rows)))
+
+    def test_ops(self) -> None:
+        """ping, status and retry answer as the command line expects."""
+        self.assertEqual(self.call("ping")["version"], "1.2.3")
+        self.assertEqual((self.call("status"), self.rows), ({}, [{"state": "active"}]))
+        self.assertEqual(self.call("retry"), {})
+
+    def test_refusals(self) -> None:
+        """A retry without a token and arguments nobody knows are refused in words."""
+        self.retries.append(ConfigError("token", "token", "a file"))
+
+        def caught(op: str, **args: Any) -> Any:
+            done = Deferred.fromCoroutine(self.ops().ops()[op](args, lambda some: None))
+            return self.failureResultOf(done, OpError).value.code
+
+        self.assertEqual(caught("retry"), "not_enrolled")
+        self.assertEqual(caught("status", verbose=True), "bad_request")
+
+
+class Spare(SynchronousTestCase):
+    def test_absent_modules_come_back(self) -> None:
+        """A hidden module cannot be imported meanwhile, and can afterwards."""
+        sys.modules.pop("this", None)
+        with absent("this"), self.assertRaises(ImportError):
+            __import__("this")
+        self.assertNotIn("this", sys.modules)
+
+    def test_the_agent_imports_no_web_or_terminal_code(self) -> None:
+        """Neither twisted.web nor rich nor click is in an agent's process (60 MB budget)."""
+        program = (
+            "import sys; from cortextx.app.spare import UNUSED, absent\n"
+            "with absent(*UNUSED): import cortextx.fleet.agent.protocol\n"
+            "import cortextx.app.agent_tap, cortextx.fleet.agent.service\n"
+            "import cortextx.fleet.agent.buffer_writer, cortextx.fleet.agent.sources.file\n"
+            "print([m for m in ('twisted.web', 'rich', 'click', 'sqlite3') if m in sys.modules])"
+        )
+        found = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+        )
+        self.assertEqual(found.stdout.strip(), "[]")

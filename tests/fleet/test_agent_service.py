@@ -1,0 +1,371 @@
+"""The agent put together, with a buffer in memory, a scripted connection and a Clock."""
+
+from __future__ import annotations
+
+import json
+import os
+from types import SimpleNamespace
+from typing import Any
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+
+from cortextx.errors import ConfigError, StoreError
+from cortextx.fleet.agent.buffer import Batch, Numbering
+from cortextx.fleet.agent.buffer_lane import BufferStatus
+from cortextx.fleet.agent.buffer_state import LOSSES_KEY, Loss
+from cortextx.fleet.agent.identity import IdentityFiles
+from cortextx.fleet.agent.policy import FileGroup
+from cortextx.fleet.agent.service import AgentService
+from cortextx.fleet.agent.settings import AgentSettings, AgentTable, SourceTable
+from cortextx.interfaces.fleet import ILogSource
+from tests.fleet.test_link import BODY, CONFIG, FRESH, TOKEN, message, refusal, welcome
+
+
+class MemoryBuffer:
+    """What the service uses of a BufferWriter, answering at once."""
+
+    def __init__(self) -> None:
+        self.status = BufferStatus(next_seq=1)
+        self.on_durable: Any = None
+        self.entries: list[bytes] = []
+        self.acked = 0
+        self.lost: list[Loss] = []
+        self.kept: dict[str, bytes] = {}
+        self.log: list[str] = []
+        self.pressure = "ok"
+        self.reading: Exception | None = None
+
+    @property
+    def last(self) -> int:
+        return len(self.entries)
+
+    @property
+    def depth(self) -> int:
+        return self.last - self.acked
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.entries))
+
+    def start(self) -> Deferred[Any]:
+        self.log.append("start")
+        return succeed(SimpleNamespace(notes=("a torn end was cut",)))
+
+    def stop(self) -> Deferred[None]:
+        self.log.append("stop")
+        return succeed(None)
+
+    def reopen(self) -> Deferred[None]:
+        self.log.append("reopen")
+        self.status = BufferStatus(next_seq=1)
+        return succeed(None)
+
+    def put(self, bodies: Any, checkpoints: Any, *, can_wait: bool = True) -> Deferred[int]:
+        self.entries += bodies
+        self.kept.update(checkpoints)
+        if LOSSES_KEY in checkpoints:
+            self.status, self.lost = BufferStatus(next_seq=1), []
+        if bodies and self.on_durable is not None:
+            self.on_durable(self.last)
+        return succeed(self.last)
+
+    def read(self, first: int, most: int, size: int) -> Deferred[Batch]:
+        if self.reading is not None:
+            return fail(Failure(self.reading))
+        return succeed(Batch(first, self.entries[first - 1 : first - 1 + most]))
+
+    def adopt(self, accepted: int) -> Deferred[Numbering]:
+        self.acked = max(self.acked, accepted)
+        return succeed(Numbering(self.acked, self.last, False))
+
+    def truncate(self, acked: int) -> Deferred[None]:
+        self.acked = acked
+        return succeed(None)
+
+    def checkpoints(self) -> Deferred[dict[str, bytes]]:
+        return succeed(dict(self.kept))
+
+    def losses(self) -> Deferred[list[Loss]]:
+        return succeed(list(self.lost))
+
+
+class Line:
+    """A connection of the test's: what was sent, and what closed it."""
+
+    def __init__(self, hears: Any) -> None:
+        self.hears = hears
+        self.sent: list[dict[str, Any]] = []
+        self.closed: tuple[int, str] | None = None
+
+    def send(self, payload: bytes) -> None:
+        self.sent.append(json.loads(payload))
+
+    def close(self, code: int, reason: str) -> None:
+        self.closed = (code, reason)
+        self.hears.lost("closed")
+
+    def answer(self, payload: bytes) -> None:
+        self.hears.message(payload, False)
+
+
+class Lines:
+    """Makes them."""
+
+    def __init__(self) -> None:
+        self.made: list[Line] = []
+
+    def connect(self, hears: Any) -> Line:
+        self.made.append(Line(hears))
+        return self.made[-1]
+
+
+@implementer(ILogSource)
+class Source:
+    """A source that only notes what is done with it."""
+
+    def __init__(self, group: FileGroup, put: Any, checkpoints: dict[str, bytes]) -> None:
+        self.name = group.name
+        self.group = group
+        self.put = put
+        self.checkpoints = checkpoints
+        self.state = "new"
+        self.stopping: Deferred[None] | None = None
+
+    def start(self) -> None:
+        self.state = "running"
+
+    def pause(self) -> None:
+        self.state = "paused"
+
+    def resume(self) -> None:
+        self.state = "running"
+
+    def stop(self) -> Deferred[None]:
+        self.state = "stopped"
+        return self.stopping or succeed(None)
+
+
+class Threadless(Clock):
+    """A Clock whose threads are no threads."""
+
+    def getThreadPool(self) -> Any:
+        return self
+
+    def callFromThread(self, work: Any, *details: Any) -> None:
+        work(*details)
+
+    def callInThreadWithCallback(self, done: Any, work: Any, *details: Any) -> None:
+        try:
+            found = work(*details)
+        except Exception:
+            done(False, Failure())
+        else:
+            done(True, found)
+
+
+class Agents(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Threadless()
+        self.files = IdentityFiles(self.mktemp(), "/nonexistent")
+        self.files.enrol("ws://127.0.0.1:1/ws/agent", TOKEN)
+        self.buffer = MemoryBuffer()
+        self.lines = Lines()
+        self.sources: list[Source] = []
+        self.agent = self.make()
+        self.successResultOf(Deferred.fromCoroutine(self.agent.start()))
+
+    def make(self) -> AgentService:
+        def source(*details: Any) -> Source:
+            self.sources.append(Source(*details))
+            return self.sources[-1]
+
+        return AgentService(
+            self.clock,
+            AgentSettings(
+                agent=AgentTable(allow_sources=("file:/var/log/**",)),
+                sources=(SourceTable(kind="file", path="/srv/*.log"),),
+            ),
+            self.files,
+            self.files.load(),
+            self.buffer,  # type: ignore[arg-type]
+            self.lines,
+            source,
+            version="0.1.0",
+            random=lambda: 0.5,
+            wall=lambda: 1_700_000_000.0,
+        )
+
+    @property
+    def line(self) -> Line:
+        return self.lines.made[-1]
+
+    def status(self) -> dict[str, Any]:
+        return self.successResultOf(Deferred.fromCoroutine(self.agent.status()))
+
+    def welcome(self, **more: Any) -> None:
+        self.line.hears.opened()
+        hello = self.line.sent[-1]
+        config = {**CONFIG, "log_sources": [{"kind": "file", "path": "/var/log/**/*.log"}]}
+        self.line.answer(welcome(hello["id"], **{"config": config, **more}))
+
+    def test_from_source_to_ack(self) -> None:
+        """What a source puts is pushed, acknowledged and dropped (§7)."""
+        self.welcome()
+        self.sources[-1].put([BODY, BODY], {})
+        self.clock.advance(0.2)
+        push = self.line.sent[-1]
+        self.assertEqual([entry["seq"] for entry in push["params"]["entries"]], [1, 2])
+        self.line.answer(message(id=push["id"], result={"up_to_seq": 2}))
+        self.assertEqual(self.buffer.acked, 2)
+        found = self.status()
+        self.assertEqual((found["state"], found["acked_seq"]), ("active", 2))
+        self.assertEqual((found["backlog_entries"], found["last_error"]), (0, None))
+
+    def test_local_sources_run_before_the_server_says_more(self) -> None:
+        """Local sources start at once; the server's join and are remembered (F18)."""
+        self.assertEqual([source.group.paths for source in self.sources], [("/srv/*.log",)])
+        self.buffer.kept["file:x"] = b"1"
+        self.welcome()
+        both = ("/srv/*.log", "/var/log/**/*.log")
+        self.assertEqual([s.state for s in self.sources], ["stopped", "running"])
+        self.assertEqual(self.sources[1].group.paths, both)
+        self.assertEqual(self.sources[1].checkpoints["file:x"], b"1")
+        again = self.make()
+        self.successResultOf(Deferred.fromCoroutine(again.start()))
+        self.assertEqual(self.sources[-1].group.paths, both)
+
+    def test_a_source_stops_before_it_starts_anew(self) -> None:
+        """Two sources never read the same files at the same time."""
+        stopping = self.sources[0].stopping = Deferred()
+        self.welcome()
+        self.assertEqual(len(self.sources), 1)
+        stopping.callback(None)
+        self.assertEqual(len(self.sources), 2)
+
+    def test_refused_sources_are_reported(self) -> None:
+        """What the policy refuses travels as one custom:cortextx entry, once (F18)."""
+        config = {**CONFIG, "log_sources": [{"kind": "file", "path": "/etc/shadow"}]}
+        self.welcome(config=config)
+        [entry] = [json.loads(b"{" + body) for body in self.buffer.entries]
+        self.assertEqual(entry["source"], "custom:cortextx")
+        self.assertIn("/etc/shadow", entry["message"])
+        self.assertEqual([left["name"] for left in self.status()["sources_left_out"]],
+                         ["/etc/shadow"])  # fmt: skip
+        self.line.hears.lost("reset")
+        self.clock.advance(1)
+        self.welcome(config=config)
+        self.assertEqual(len(self.buffer.entries), 1)
+
+    def test_losses_are_reported_once(self) -> None:
+        """What the buffer lost is told with its seqs, in one with the mark that it was (F37)."""
+        self.buffer.lost = [Loss(3, 10, 19, 10, "evicted")]
+        self.buffer.status = BufferStatus(next_seq=1, losses=1)
+        self.clock.advance(1)
+        [entry] = [json.loads(b"{" + body) for body in self.buffer.entries]
+        self.assertEqual(entry["metadata"]["cortextx"]["lost"]["first"], 10)
+        self.assertEqual(self.buffer.kept[LOSSES_KEY], b"3")
+        self.clock.advance(5)
+        self.assertEqual(len(self.buffer.entries), 1)
+
+    def test_pressure_rests_the_sources(self) -> None:
+        """Above the soft bound the sources rest until there is room (F19)."""
+        self.buffer.pressure = "soft"
+        self.clock.advance(1)
+        self.assertEqual(self.sources[0].state, "paused")
+        self.assertEqual(self.status()["sources_paused_by"], ["buffer"])
+        self.buffer.pressure = "ok"
+        self.clock.advance(1)
+        self.assertEqual(self.sources[0].state, "running")
+
+    def test_a_fatal_refusal_rests_them_too(self) -> None:
+        """In the waiting room sources rest, whatever the buffer says, until a retry works (F34)."""
+        self.line.hears.opened()
+        self.line.answer(refusal(self.line.sent[0]["id"], -32001))
+        self.assertEqual(self.sources[0].state, "paused")
+        self.clock.advance(5)
+        self.assertEqual(self.sources[0].state, "paused")
+        self.assertEqual(self.status()["auth"], "refused")
+        self.files.store_token(FRESH)
+        self.agent.retry()
+        self.welcome()
+        self.assertEqual(self.line.sent[0]["params"]["token"], FRESH)
+        self.assertEqual(self.sources[-1].state, "running")
+
+    def test_another_enrolment_needs_a_restart(self) -> None:
+        """A retry takes a new token, but is refused for a new host id or server (F34)."""
+        self.files.enrol("ws://127.0.0.1:2/ws/agent", FRESH)
+        error = self.assertRaises(ConfigError, self.agent.retry)
+        self.assertIn("restart", str(error))
+
+    def test_a_rotated_token_is_on_disk_before_anything_else(self) -> None:
+        """The token file holds the fresh token when the link goes active (§3.5)."""
+        self.welcome(token=FRESH)
+        self.assertEqual(self.files.load_token(), FRESH)
+        self.assertEqual(self.status()["state"], "active")
+
+    def test_a_token_that_cannot_be_written(self) -> None:
+        """Nothing is sent until the token is stored, and that is tried again."""
+        directory = self.files.directory
+        os.rename(directory, directory + ".away")
+        self.welcome(token=FRESH)
+        self.assertEqual(self.status()["state"], "storing")
+        os.rename(directory + ".away", directory)
+        self.clock.advance(5)
+        self.assertEqual(self.status()["state"], "active")
+
+    def test_heartbeats_tell_the_buffer(self) -> None:
+        """A heartbeat carries wall time, depth and bytes (§4.2)."""
+        self.welcome()
+        self.clock.advance(15)
+        beat = self.line.sent[-1]
+        self.assertEqual(beat["method"], "agent.heartbeat")
+        self.assertNotIn("id", beat)
+        self.assertEqual(beat["params"]["ts"], "2023-11-14T22:13:20Z")
+        self.assertEqual(beat["params"]["queue_depth"], 0)
+
+    def test_an_unreadable_buffer_reconnects(self) -> None:
+        """A read that fails closes the connection and is said."""
+        self.welcome()
+        self.buffer.reading = StoreError("EIO")
+        self.sources[-1].put([BODY], {})
+        self.clock.advance(0.2)
+        self.assertEqual(self.status()["state"], "reconnecting")
+        self.assertIn("EIO", self.status()["last_error"])
+
+    def test_a_broken_buffer_is_opened_anew(self) -> None:
+        """After a failed sync the buffer is reopened, not given up."""
+        self.buffer.status = BufferStatus(broken="EIO")
+        self.clock.advance(1)
+        self.assertIn("reopen", self.buffer.log)
+
+    def test_stopping_goes_with_the_data(self) -> None:
+        """Sources, then the link's last answers, then the buffer; final_seq says how far (F42)."""
+        self.welcome()
+        self.sources[-1].put([BODY], {})
+        stopped = Deferred.fromCoroutine(self.agent.stop())
+        self.assertEqual(self.sources[-1].state, "stopped")
+        self.assertNoResult(stopped)
+        push = self.line.sent[-1]
+        self.line.answer(message(id=push["id"], result={"up_to_seq": 1}))
+        self.successResultOf(stopped)
+        self.assertEqual(self.line.closed, (1000, "final_seq=1"))
+        self.assertEqual(self.buffer.log[-1], "stop")
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_stopping_does_not_wait_for_ever(self) -> None:
+        """A server that never answers holds nobody up."""
+        self.welcome()
+        self.sources[-1].put([BODY], {})
+        stopped = Deferred.fromCoroutine(self.agent.stop())
+        self.clock.advance(2)
+        self.successResultOf(stopped)
+        self.assertEqual(self.line.closed, (1000, "final_seq=0"))
+
+    def test_no_token_in_the_status(self) -> None:
+        """The status holds no secret (F23)."""
+        self.welcome(token=FRESH)
+        self.assertNotIn(FRESH, repr(self.status()))

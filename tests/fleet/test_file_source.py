@@ -1,0 +1,232 @@
+"""The file source on a real directory, with threads that are none and a Clock."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+import msgspec
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyObject
+
+from cortextx.errors import StoreFull
+from cortextx.fleet.agent.sources.file import FileSettings, FileSource
+from cortextx.fleet.agent.sources.globs import glob_test, shown_path, static_root
+from cortextx.fleet.contract import LogEntry
+from cortextx.interfaces.fleet import ILogSource
+
+
+class Pool:
+    """A thread pool that runs its work at once."""
+
+    def callInThreadWithCallback(self, done, work, *args, **kw) -> None:
+        try:
+            result = work(*args, **kw)
+        except BaseException:
+            done(False, Failure())
+        else:
+            done(True, result)
+
+
+class ThreadlessClock(Clock):
+    """A Clock that answers what `deferToThreadPool` asks of a reactor."""
+
+    def getThreadPool(self) -> Pool:
+        return Pool()
+
+    def callFromThread(self, work, *args, **kw) -> None:
+        work(*args, **kw)
+
+
+class FileSourceTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.place = tempfile.mkdtemp()
+        self.addCleanup(lambda: __import__("shutil").rmtree(self.place))
+        self.logs = os.path.join(self.place, "logs")
+        os.mkdir(self.logs)
+        self.clock = ThreadlessClock()
+        self.kept: dict[str, bytes] = {}
+        self.bodies: list[bytes] = []
+        self.waiting: list[Deferred] | None = None
+        self.refuse = False
+
+    def put(self, bodies, checkpoints) -> Deferred:
+        if self.refuse:
+            return fail(StoreFull("no room"))
+        self.bodies += bodies
+        for key, value in checkpoints.items():
+            if value is None:
+                self.kept.pop(key, None)
+            else:
+                self.kept[key] = value
+        if self.waiting is None:
+            return succeed(None)
+        self.waiting.append(Deferred())
+        return self.waiting[-1]
+
+    def source(self, pattern: str = "*.log", **settings) -> FileSource:
+        settings.setdefault("paths", [os.path.join(self.logs, pattern)])
+        source = FileSource(
+            self.clock, "s", FileSettings(**settings), self.put, lambda: self.kept, lambda: 1e9
+        )
+        self.addCleanup(source.stop)
+        return source
+
+    def write(self, name: str, data: bytes) -> str:
+        path = os.path.join(self.logs, name)
+        with open(path, "ab") as file:
+            file.write(data)
+        return path
+
+    def entries(self) -> list[LogEntry]:
+        return [msgspec.json.decode(b'{"seq":1,' + body, type=LogEntry) for body in self.bodies]
+
+    def messages(self) -> list[str]:
+        return [entry.message for entry in self.entries()]
+
+    def pass_time(self, seconds: int = 3) -> None:
+        self.clock.pump([0.5] * (2 * seconds))
+
+    def test_it_is_a_log_source(self) -> None:
+        self.assertTrue(verifyObject(ILogSource, self.source()))
+
+    def test_lines_become_entries_with_the_files_path_as_source(self) -> None:
+        path = self.write("a.log", b"one\ntwo\n")
+        self.source().start()
+        self.assertEqual(self.messages(), ["one", "two"])
+        self.assertEqual({entry.source for entry in self.entries()}, {f"file:{path}"})
+
+    def test_rotation_restart_and_growth(self) -> None:
+        """A01: through stop and start, each line comes once."""
+        path = self.write("a.log", b"one\n")
+        first = self.source()
+        first.start()
+        self.successResultOf(first.stop())
+        self.write("a.log", b"two\n")
+        os.rename(path, path + ".1")
+        self.write("a.log", b"three\n")
+        self.source().start()
+        self.pass_time()
+        self.write("a.log.1", b"late\n")
+        self.write("a.log", b"four\n")
+        self.pass_time()
+        self.assertEqual(sorted(self.messages()), sorted(["one", "two", "three", "late", "four"]))
+        self.assertEqual(self.messages()[:3], ["one", "two", "three"])
+
+    def test_F19_a_paused_source_reads_nothing_and_goes_on(self) -> None:
+        source = self.source()
+        source.start()
+        source.pause()
+        path = self.write("a.log", b"one\n")
+        self.pass_time()
+        os.rename(path, path + ".1")
+        self.write("a.log", b"two\n")
+        self.pass_time()
+        self.assertEqual(self.bodies, [])
+        source.resume()
+        self.assertEqual(self.messages(), ["one", "two"])
+
+    def test_a_file_waits_for_its_put(self) -> None:
+        """Nothing more is read of it, and stop waits too."""
+        self.write("a.log", b"one\n")
+        source = self.source()
+        source.start()
+        self.waiting = []
+        self.write("a.log", b"two\n")
+        self.pass_time()
+        self.write("a.log", b"three\n")
+        self.pass_time()
+        self.assertEqual(self.messages(), ["one", "two"])
+        stopped = source.stop()
+        self.assertNoResult(stopped)
+        self.waiting[0].callback(None)
+        self.successResultOf(stopped)
+        self.assertEqual(source.open_files, 0)
+
+    def test_a_refused_put_is_tried_again(self) -> None:
+        self.write("a.log", b"one\n")
+        self.refuse = True
+        self.source().start()
+        self.assertEqual(self.messages(), [])
+        self.refuse = False
+        self.pass_time(20)
+        self.assertEqual(self.messages(), ["one"])
+        self.assertTrue(self.flushLoggedErrors(StoreFull))
+
+    def test_A08_a_gap_reaches_the_buffer_as_our_own_entry(self) -> None:
+        """F37: source custom:cortextx, with the file and the unread bytes."""
+        path = self.write("a.log", b"one\n")
+        source = self.source()
+        source.start()
+        source.pause()
+        self.write("a.log", b"lost\n")
+        self.pass_time()
+        os.truncate(path, 0)
+        source.resume()
+        self.pass_time()
+        [entry] = [one for one in self.entries() if one.source == "custom:cortextx"]
+        self.assertIn(b'"unread_bytes":"5"', bytes(entry.metadata))
+
+    def test_S2_links_out_of_the_roots_are_not_followed(self) -> None:
+        outside = os.path.join(self.place, "outside.log")
+        with open(outside, "wb") as file:
+            file.write(b"secret\n")
+        os.symlink(outside, os.path.join(self.logs, "link.log"))
+        inside = self.write("real.txt", b"inside\n")
+        os.symlink(inside, os.path.join(self.logs, "good.log"))
+        os.mkfifo(os.path.join(self.logs, "fifo.log"))
+        self.source().start()
+        self.pass_time()
+        self.assertEqual(self.messages(), ["inside"])
+
+    def test_S2_a_strangers_hard_link_is_not_read(self) -> None:
+        """In a directory that others may write to, a second link is not trusted."""
+        if os.geteuid():
+            return
+        os.chmod(self.logs, 0o777)
+        path = self.write("a.log", b"x\n")
+        os.chown(path, 1234, 1234)
+        os.link(path, os.path.join(self.place, "other"))
+        self.source().start()
+        self.pass_time()
+        self.assertEqual(self.messages(), [])
+
+    def test_A35_the_agents_own_state_is_left_out(self) -> None:
+        os.mkdir(os.path.join(self.logs, "state"))
+        self.write("state/own.log", b"own\n")
+        self.write("a.log", b"one\n")
+        excluded = [os.path.join(self.logs, "state")]
+        self.source("**/*.log", excluded=excluded).start()
+        self.assertEqual(self.messages(), ["one"])
+
+    def test_F18_allowed_globs_narrow_what_is_read(self) -> None:
+        self.write("a.log", b"a\n")
+        self.write("b.log", b"b\n")
+        self.source(allowed=[os.path.join(self.logs, "b*")]).start()
+        self.assertEqual(self.messages(), ["b"])
+
+    def test_F32_odd_file_names_are_percent_encoded(self) -> None:
+        """A34: control characters and bytes that are no UTF-8."""
+        self.write(os.fsdecode(b"o\n\xffdd.log"), b"x\n")
+        self.source().start()
+        self.assertEqual(self.entries()[0].source, f"file:{self.logs}/o%0A%FFdd.log")
+
+
+class GlobTests(SynchronousTestCase):
+    def test_double_stars_span_directories(self) -> None:
+        test = glob_test(["/var/log/**/*.log"])
+        self.assertTrue(test("/var/log/a.log") and test("/var/log/x/y/a.log"))
+        self.assertFalse(test("/var/log/a.txt") or test("/var/a.log") or test("/var/logs/a.log"))
+        self.assertTrue(glob_test(["/v/[ab]?.log"])("/v/ax.log"))
+        self.assertFalse(glob_test(["/v/[!ab]?.log"])("/v/ax.log"))
+
+    def test_static_root(self) -> None:
+        self.assertEqual(static_root("/var/log/**/*.log"), "/var/log")
+        self.assertEqual(static_root("/var/log/a.log"), "/var/log")
+        self.assertEqual(static_root("/*/a"), "/")
+
+    def test_shown_path(self) -> None:
+        self.assertEqual(shown_path("/é/a%b\x7f"), "/é/a%b%7F")

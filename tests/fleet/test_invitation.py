@@ -1,0 +1,41 @@
+"""An invitation survives its way through a URL, and faults never repeat the secret (F6, F40)."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from cortextx.errors import ConfigError
+from cortextx.fleet.invitation import Invitation, check_url, read_invitation, write_invitation
+
+TOKEN = "t" * 43
+URL = "ws://127.0.0.1:8600/ws/agent"
+
+
+class Invitations(SynchronousTestCase):
+    """Write and read."""
+
+    @settings(max_examples=50, deadline=None)
+    @given(
+        token=st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=32, max_size=99),
+        pin=st.none() | st.just("sha256:AbC+/="),
+        host_id=st.none() | st.just("6f1d2a1e-0000-4000-8000-000000000001"),
+    )
+    def test_there_and_back(self, token: str, pin: str | None, host_id: str | None) -> None:
+        """What was written is read, whatever characters the token has."""
+        made = Invitation(URL, token, host_id, pin)
+        self.assertEqual(read_invitation(f"  {write_invitation(made)}\n"), made)
+
+    def test_secrets_do_not_show(self) -> None:
+        """Neither a repr nor an error holds the token (F23)."""
+        self.assertNotIn(TOKEN, f"{Invitation(URL, TOKEN)!r} {Invitation(URL, TOKEN)}")
+        for text in (f"http://x/#token={TOKEN}", TOKEN, f"{URL}#{TOKEN}", f"{URL}#tok={TOKEN}"):
+            error = self.assertRaises(ConfigError, read_invitation, text)
+            self.assertNotIn(TOKEN, str(error))
+
+    def test_what_is_no_url(self) -> None:
+        """Only a WebSocket URL with a host and without a password is one."""
+        for url in ("", "ws://", "http://x/", "ws://a:b@x/", "ws://x:99999/", "ws://x/ y", "x:1"):
+            self.assertRaises(ConfigError, check_url, url, "--url")
+        self.assertEqual(check_url("wss://x/ws/agent", "--url"), "wss://x/ws/agent")
