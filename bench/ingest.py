@@ -1,7 +1,8 @@
 """How fast does the server take logs, as a ratio to a bare SQLite loop?
 
     python -m bench.ingest [--entries N] [--agents N] [--window N] [--rounds N]
-                           [--idle-agents N] [--store-only] [--dir DIR]
+                           [--idle-agents N] [--tails N] [--scans N]
+                           [--store-only] [--dir DIR]
 
 Each round measures first the limit, then the real server, on the same disk:
 
@@ -28,7 +29,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any
 
@@ -77,6 +81,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--window", type=int, default=4, help="unanswered pushes of an agent")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--idle-agents", type=int, default=0, help="connected, sending nothing")
+    parser.add_argument("--tails", type=int, default=0, help="`tail -f`s of errors beside it")
+    parser.add_argument("--scans", type=int, default=0, help="searches that no index helps")
     parser.add_argument("--store-only", action="store_true", help="no network, no server")
     parser.add_argument("--dir", default=None, help="where databases are made")
     return parser.parse_args()
@@ -118,7 +124,9 @@ def _server(options: argparse.Namespace) -> dict[str, Any]:
         )
     try:
         address = _await_address(server, state, os.path.join(place, "log"))
-        measured = _load(options, server.pid, state, address)
+        with _readers(options, state) as readers:
+            measured = _load(options, server.pid, state, address)
+        measured |= {key: sum(found) for key, found in readers.items()}
         measured |= _await_index(state, measured)
         measured["verified"] = _verify(state, options)
     finally:
@@ -194,6 +202,50 @@ def _load(options: argparse.Namespace, pid: int, state: str, address: str) -> di
         "peak_rss_kib": _memory(pid)["VmHWM"],
         "rss_per_agent_kib": (connected - before) / clients,
     }
+
+
+@contextmanager
+def _readers(options: argparse.Namespace, state: str) -> Iterator[dict[str, list[int]]]:
+    """Tails and scans over the admin socket for as long as the load runs."""
+    seen: dict[str, list[int]] = {"tailed": [], "scans": []}
+    stop = threading.Event()
+    follow = {"op": "search.tail", "args": {"severity": "err", "follow": True}}
+    # No tokens in it, so every message is looked at; and it is never found.
+    scan = {"op": "search", "args": {"text": "#*#", "limit": 10}}
+
+    def read(request: dict[str, Any], again: bool, into: list[int]) -> None:
+        count = 0
+        with socket.socket(socket.AF_UNIX) as admin:
+            admin.settimeout(0.2)
+            admin.connect(os.path.join(state, "run", "admin.sock"))
+            admin.sendall(json.dumps(request).encode() + b"\n")
+            while not stop.is_set():
+                try:
+                    data = admin.recv(262_144)
+                except TimeoutError:
+                    continue
+                if not data:
+                    break
+                count += data.count(b"\n")
+                if again and data.endswith(b"\n"):
+                    admin.sendall(json.dumps(request).encode() + b"\n")
+        into.append(count)
+
+    threads = [
+        threading.Thread(target=read, args=(follow, False, seen["tailed"]))
+        for _ in range(options.tails)
+    ] + [
+        threading.Thread(target=read, args=(scan, True, seen["scans"]))
+        for _ in range(options.scans)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield seen
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
 
 
 def _issue(state: str, names: list[str]) -> list[str]:

@@ -23,13 +23,16 @@ class _Push(msgspec.Struct):
     params: PushParams
 
 
-def batches(agents: int, total: int) -> list[list[Any]]:
-    """Decoded entries in the order in which a server would see them, a list a frame."""
+def batches(agents: int, total: int, after: int = 0) -> list[list[Any]]:
+    """Decoded entries in the order in which a server would see them, a list a frame.
+
+    Seqs begin behind `after`.
+    """
     decode = msgspec.json.Decoder(_Push).decode
-    each = total // agents
+    last = after + total // agents
     return [
-        decode(payload(1, agent, first, min(FRAME_ENTRIES, each - first + 1))).params.entries
-        for first in range(1, each + 1, FRAME_ENTRIES)
+        decode(payload(1, agent, first, min(FRAME_ENTRIES, last - first + 1))).params.entries
+        for first in range(after + 1, last + 1, FRAME_ENTRIES)
         for agent in range(agents)
     ]
 

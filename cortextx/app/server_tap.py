@@ -27,7 +27,7 @@ from twisted.python import usage
 from cortextx.app.admin import AdminOps
 from cortextx.app.config import load, state_dir
 from cortextx.app.linesocket import LineSocketService, OpError
-from cortextx.app.process import raise_file_limit, tune_memory, warn_if_slow
+from cortextx.app.process import raise_file_limit, share_the_lock, tune_memory, warn_if_slow
 from cortextx.app.statedir import StateDir
 from cortextx.errors import ConfigError, CortexError
 from cortextx.fleet.server.protocol import PATH, AgentSocketFactory
@@ -156,6 +156,7 @@ class ServerService(Service):
         reactor, directory = self._reactor, self._directory
         raise_file_limit()
         tune_memory()
+        share_the_lock()
         warn_if_slow()
         directory.prepare("server")
         directory.lock(PLUGIN)

@@ -33,6 +33,8 @@ ROWS_WORTH = 4096
 """Rows that are worth a transaction of indexing in an idle moment."""
 SECONDS_BEHIND = 1.0
 """The longest time that a row stays without full-text index on purpose."""
+QUIET_SECONDS = 0.2
+"""How long no job came before merging begins: a gap between two appends is no idle moment."""
 RETRY_SECONDS = 5.0
 """The pause after indexing, merging or a checkpoint failed."""
 CHECKPOINT_BYTES = 24 * 1024 * 1024
@@ -73,6 +75,7 @@ class WritingThread:
         self._ended: Deferred[None] = Deferred()
         self._unwritten = 0
         self._appended = 0
+        self._last_job = 0.0
         self._behind_since: float | None = None
         self._retry_at = 0.0
         self.head = 0
@@ -161,6 +164,7 @@ class WritingThread:
         except Exception:
             result = Failure()
         self._look()
+        self._last_job = self._clock()
         self._reactor.callFromThread(answer.callback, result)
 
     def _look(self) -> None:
@@ -176,8 +180,10 @@ class WritingThread:
         now = self._clock()
         if now < self._retry_at:
             return self._retry_at - now
-        if self.backlog >= ROWS_WORTH or self.segments.merge_due(idle=True):
+        if self.backlog >= ROWS_WORTH:
             return 0.0
+        if self.segments.merge_due(idle=True):
+            return max(0.0, self._last_job + QUIET_SECONDS - now)
         if self._behind_since is not None:
             return max(0.0, self._behind_since + SECONDS_BEHIND - now)
         return 1.0 if self._unwritten >= IDLE_CHECKPOINT_BYTES else None
