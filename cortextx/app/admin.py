@@ -245,7 +245,8 @@ class AdminOps:
                 await rows(map(entry_row, page.entries))
                 if left is not None:
                     left -= len(page.entries)
-                behind, cursor = page.cursor > cursor, max(cursor, page.cursor)
+                # A cursor beyond the head (of a store that was restored) comes back to it.
+                behind, cursor = page.cursor > cursor, page.cursor
                 if behind:
                     continue
                 if left is not None:
