@@ -116,7 +116,8 @@ def check_depth(data: bytes, limit: int = MAX_DEPTH) -> None:
     if len(data) <= 2 * limit or data.count(b"{") + data.count(b"[") <= limit:
         return
     brackets = _STRING.sub(b"", data).translate(_STEPS, _NOT_BRACKETS)
-    if max(accumulate(step - 1 for step in brackets)) > limit:
+    # A text of one string has no brackets but those inside it.
+    if max(accumulate(step - 1 for step in brackets), default=0) > limit:
         raise _too_deep(limit)
 
 

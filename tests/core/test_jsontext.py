@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import Meta, Raw, Struct
 from twisted.trial.unittest import SynchronousTestCase
@@ -304,6 +304,7 @@ class KeptValueTests(SynchronousTestCase):
         ),
         st.integers(1, 6),
     )
+    @example("{" * 200, 1)
     def test_depth_is_that_of_the_value(self, value: Any, limit: int) -> None:
         def depth(value: Any) -> int:
             if isinstance(value, dict):
