@@ -57,9 +57,11 @@ $(BIN)/python:
 
 # The stamps are newer than what says what to install, so nothing is installed twice.
 $(VENV)/.installed: $(PACKAGING) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all]'
+	@echo "installing into $(VENV) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all]'
 	@touch $@
 
 $(VENV)/.developed: $(PACKAGING) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@echo "installing into $(VENV) what the tests need …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@ $(VENV)/.installed

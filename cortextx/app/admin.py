@@ -8,9 +8,11 @@ severities as names. Nothing here tells a token, except `agent.issue` its own.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from msgspec import Meta, Raw, Struct
 from twisted.internet.task import deferLater
@@ -18,7 +20,9 @@ from twisted.internet.task import deferLater
 from cortextx.app.linesocket import Op, OpError, Rows, arguments
 from cortextx.core.syslog import SEVERITIES, SEVERITY_NUMBER, Severity
 from cortextx.fleet.contract import Uuid
+from cortextx.fleet.server.protocol import PATH
 from cortextx.fleet.server.service import FleetServer
+from cortextx.fleet.server.settings import is_loopback
 from cortextx.interfaces.fleet import EntryFilter, HostRecord, StoredEntry
 
 PAGE = 200
@@ -28,10 +32,13 @@ MAX_LAST = 10_000
 FOLLOW_PAUSE = 0.05
 """Seconds between two looks of a following tail, so that every commit need not cost a query."""
 MAX_EXPIRY = 365 * 86_400.0
+MAX_NAME = 253
+"""Characters of a host's name."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _Name = Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[^\x00-\x1f\x7f]+$")]
+_NEW_NAME = re.compile(r"[^\W_][\w.:@-]*\Z")
 _Expiry = Annotated[float, Meta(gt=0, le=MAX_EXPIRY)]
 _Time = Annotated[datetime, Meta(tz=True)]
 
@@ -43,7 +50,7 @@ class _Args(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class IssueArgs(_Args, frozen=True):
     """`agent.issue`; `expires_in` in seconds."""
 
-    name: _Name
+    name: str
     host_id: Uuid | None = None
     expires_in: _Expiry | None = None
 
@@ -145,20 +152,33 @@ class AdminOps:
         """Says that the server is up: it answers only if it is."""
         arguments(args, NoArgs)
         fleet = self._fleet()
-        return {"server": "cortex-server", "version": fleet.version, "pid": os.getpid()}
+        return {
+            "server": "cortex-server",
+            "version": fleet.version,
+            "pid": os.getpid(),
+            "public_url": fleet.settings.server.public_url or fleet.own_url,
+            "local_url": local_url(fleet),
+        }
 
     async def issue(self, args: dict[str, Any], rows: Rows) -> dict[str, Any]:
         """A one-time token and its invitation (F6). They are told this once."""
         asked = arguments(args, IssueArgs)
+        if len(asked.name) > MAX_NAME or not _NEW_NAME.match(asked.name):
+            raise OpError(
+                "bad_request",
+                "a host's name has letters, digits and . _ - : @ only, begins with a letter or"
+                f" digit, and has {MAX_NAME} characters at most",
+            )
         fleet = self._fleet()
-        fleet.public_url()
+        scheme, hint = invitation_advice(fleet)
         host_id = None if asked.host_id is None else asked.host_id.lower()
         issued = await fleet.issue(asked.name, host_id, asked.expires_in)
         return {
             "name": issued.record.name,
             "host_id": issued.record.host_id,
             "token": issued.token,
-            "invitation": issued.invitation,
+            "invitation": scheme + issued.invitation[issued.invitation.index("://") :],
+            "hint": hint,
             "expires_at": moment(issued.record.token_expires_at),
         }
 
@@ -321,6 +341,35 @@ class AdminOps:
         }
 
 
+def local_url(fleet: FleetServer) -> str | None:
+    """Where an agent on this very machine connects without TLS; None if it cannot be told."""
+    for endpoint, address in zip(fleet.settings.server.listen, fleet.addresses, strict=False):
+        if endpoint.startswith("tcp") and not address.startswith("/"):
+            host, _, port = address.rpartition(":")
+            host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104
+            if is_loopback(host):
+                return f"ws://{host}:{port}{PATH}"
+    return None
+
+
+def invitation_advice(fleet: FleetServer) -> tuple[str, str | None]:
+    """The scheme that invitations name, and what to tell about them; raises ConfigError.
+
+    Agents refuse ws:// to another machine (F20), so where TLS is somebody else's
+    work it is wss:// that they are told, except at a loopback address.
+    """
+    url, table = fleet.public_url(), fleet.settings.server
+    parts = urlsplit(url)
+    if table.public_url is not None:
+        return parts.scheme, None
+    set_it = "set public_url in [server] of cortex-server.toml to the URL at which hosts reach it"
+    if is_loopback(parts.hostname or ""):
+        return parts.scheme, f"only this machine can use the invitation; for others {set_it}"
+    if table.tls_terminated_externally:
+        return "wss", f"the invitation names this machine and the port without TLS; {set_it}"
+    return parts.scheme, None
+
+
 async def find_host(fleet: FleetServer, ref: str) -> HostRecord:
     """The host that `ref` names; raises OpError for none, and for several (F39)."""
     found = await fleet.registry.find(ref)
@@ -355,7 +404,8 @@ def host_row(record: HostRecord, fleet: FleetServer) -> dict[str, Any]:
     return {
         "name": record.name,
         "host_id": record.host_id,
-        "state": record.state,
+        # After a re-issue the row waits for the new token; who is connected is active all the same.
+        "state": record.state if live is None else "active",
         "connected": live is not None,
         "connected_since": None if live is None else moment(live.since),
         "last_seen": moment(record.last_seen),

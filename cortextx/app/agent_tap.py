@@ -25,14 +25,20 @@ from twisted.logger import Logger
 from twisted.python import usage
 
 from cortextx.app.agent_control import AgentOps
-from cortextx.app.config import load, state_dir
+from cortextx.app.config import blamed, load, state_dir
 from cortextx.app.linesocket import LineSocketService, OpError
-from cortextx.app.process import end_process, raise_file_limit, warn_if_slow
+from cortextx.app.process import end_process, misconfigured, raise_file_limit, warn_if_slow
 from cortextx.app.spare import UNUSED, absent, give_back, share_one_heap
 from cortextx.app.statedir import StateDir
 from cortextx.errors import ConfigError, CortexError
 from cortextx.fleet.agent.identity import MACHINE_ID, Identity, IdentityFiles
-from cortextx.fleet.agent.settings import AgentSettings, check, check_transport
+from cortextx.fleet.agent.settings import (
+    AgentSettings,
+    check,
+    check_available,
+    check_transport,
+)
+from cortextx.fleet.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from cortextx.fleet.agent.policy import FileGroup
@@ -40,6 +46,8 @@ if TYPE_CHECKING:
     from cortextx.fleet.agent.sources.file import Put
 
 PLUGIN = "cortex-agent"
+INVITED_BY = "agent/enrolment.json (from `cortextx agent enroll`)"
+"""The file of the state directory that says where the invitation's server is."""
 TIDY_SECONDS = 20.0
 """How often memory that is free is given back to the system."""
 CACHE_BYTES = 1_048_576
@@ -72,20 +80,28 @@ class Options(usage.Options):
 
     def postOptions(self) -> None:
         """Load and check the settings (F20); raises usage.UsageError."""
+        origins: dict[str, str] = {}
         try:
             directory = StateDir(state_dir(self["state-dir"], self.environ))
             default = directory.config_file(PLUGIN)
             where = self["config"] or default
             settings = load(
-                AgentSettings, path=self["config"], default_path=default, environ=self.environ
+                AgentSettings,
+                path=self["config"],
+                default_path=default,
+                environ=self.environ,
+                others=[ServerSettings],
+                origins=origins,
             )
             check(settings, where)
             self["socket"] = socket_path(self["listen"], directory)
             if self["check"]:
+                directory.check()
+                check_available(settings, where)
                 files = IdentityFiles(directory.join("agent"))
                 server_url(settings, files.load(), where)
         except ConfigError as error:
-            raise usage.UsageError(str(error)) from None
+            raise misconfigured(PLUGIN, blamed(error, origins), self) from None
         self["directory"], self["settings"], self["where"] = directory, settings, where
         if self["check"]:
             print(f"{PLUGIN}: the configuration is good")
@@ -233,12 +249,16 @@ class AgentProcess(Service):
 
 
 def server_url(settings: AgentSettings, identity: Identity, where: str) -> str:
-    """Where the server is: the configuration's word, else the invitation's (F20)."""
+    """Where the server is: the configuration's word, else the invitation's (F20).
+
+    A fault of the invitation's is not blamed on the configuration.
+    """
     enrolment = identity.enrolment
     url = settings.server.url or (None if enrolment is None else enrolment.url)
     if url is None:
         raise ConfigError(where, "server.url", "the server's URL, here or by an invitation")
-    check_transport(url, settings.agent.allow_insecure, where)
+    said_by = where if settings.server.url else INVITED_BY
+    check_transport(url, settings.agent.allow_insecure, said_by)
     return url
 
 

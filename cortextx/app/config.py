@@ -11,7 +11,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -28,8 +28,11 @@ SOCKET_PATH_BYTES = 107
 """The longest path that a Unix socket's address can hold on Linux."""
 LONGEST_SOCKET = "/run/admin.sock"
 COMMAND_LINE = "command line"
+MISSPELT = 0.87
+"""How alike a variable's and a setting's names must be (0 to 1) to be taken for a slip."""
 
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?(?P<field>\$[^`]*)`)?$", re.DOTALL)
+_ONE_OF = re.compile(r"^Invalid (?:enum )?value (?P<found>.+)$", re.DOTALL)
 _WORDS = {"1": True, "yes": True, "on": True, "0": False, "no": False, "off": False}
 _INDEX = re.compile(r"\[(?:\d+|\.\.\.)\]")
 
@@ -42,20 +45,29 @@ def load(
     environ: Mapping[str, str] | None = None,
     prefix: str = "CORTEXTX_",
     overrides: Mapping[str, Any] | None = None,
+    others: Sequence[Any] = (),
+    origins: dict[str, str] | None = None,
 ) -> T:
     """Build a `type` (a msgspec Struct or a dataclass) from all that was configured.
 
     `path` is a file that must exist; without one `default_path` is read if it is
     there. The setting `[server] url` is also the variable `<prefix>SERVER_URL`;
-    lists there are a TOML array or words with commas between. Variables that
-    match no setting are left alone. `overrides` holds what the command line
-    gave, by name as `listen` or `server.url`; None means not given.
+    lists there are a TOML array or words with commas between. A variable that
+    looks like a setting of this type, or of one of `others`, with a slip in it is
+    an error; what looks like none is left alone, for an orchestrator may set
+    variables of any name. Where a list of strings is wanted, a file may give one
+    string. `overrides` holds what the command line gave, by name as `listen` or
+    `server.url`; None means not given. `origins`, if given, is filled in for
+    `blamed`: which settings came from elsewhere than the file.
 
     Raises ConfigError.
     """
     shape = inspect.type_info(type)
     values, where = _read(path, default_path)
     _refuse_unknown(shape, values, where)
+    if environ is not None:
+        _refuse_misspelt(environ, prefix, [shape, *map(inspect.type_info, others)])
+    _lists_of_one(shape, values)
     origin: dict[Path, str] = {}
     for field, leaf in _settings(shape):
         variable = prefix + "_".join(field).upper()
@@ -73,10 +85,21 @@ def load(
             value = _from_text(known[field], value)
         _put(values, field, value, where)
         origin[field] = COMMAND_LINE
+    if origins is not None:
+        origins |= {".".join(field): said_by for field, said_by in origin.items()}
     try:
         return msgspec.convert(values, type)
     except msgspec.ValidationError as error:
-        raise _explained(error, origin, where) from None
+        raise _explained(error, origin, where, shape) from None
+
+
+def blamed(error: ConfigError, origins: Mapping[str, str]) -> ConfigError:
+    """The same error, of the variable or option that the setting came from, if one did.
+
+    For checks that are made of what `load` answered and know of the file only.
+    """
+    said_by = origins.get(_INDEX.sub("", error.field))
+    return error if said_by is None else ConfigError(said_by, error.field, error.expected)
 
 
 def state_dir(option: str | None, environ: Mapping[str, str]) -> str:
@@ -184,6 +207,38 @@ def _fields_for(shape: inspect.Type, value: dict[str, Any]) -> dict[str, inspect
     return None
 
 
+def _refuse_misspelt(
+    environ: Mapping[str, str], prefix: str, shapes: Sequence[inspect.Type]
+) -> None:
+    """Raise for the first variable that is no setting, but nearly is one."""
+    known = [prefix + "_".join(field).upper() for shape in shapes for field, _ in _settings(shape)]
+    known.append(STATE_DIR_VARIABLE)
+    for name in sorted(environ):
+        if name.startswith(prefix) and name not in known:
+            close = difflib.get_close_matches(name, known, 1, MISSPELT)
+            if close:
+                expected = f"a setting that exists (did you mean {close[0]}?)"
+                raise ConfigError("environment", name, expected)
+
+
+def _lists_of_one(shape: inspect.Type, values: dict[str, Any]) -> None:
+    """Put a lone string into a list where a setting is a list of strings."""
+    for name, inner in (_fields(shape) or {}).items():
+        value = values.get(name)
+        if isinstance(value, dict):
+            _lists_of_one(inner, value)
+        elif isinstance(value, str) and _is_list_of_strings(inner):
+            values[name] = [value]
+
+
+def _is_list_of_strings(shape: inspect.Type) -> bool:
+    return any(
+        isinstance(member, inspect.ListType | inspect.VarTupleType)
+        and isinstance(member.item_type, inspect.StrType)
+        for member in _members(shape)
+    )
+
+
 def _instead(key: str, known: list[str]) -> str:
     close = difflib.get_close_matches(key, known, 1)
     if close:
@@ -218,7 +273,9 @@ def _put(values: dict[str, Any], field: Path, value: Any, where: str) -> None:
     table[field[-1]] = value
 
 
-def _explained(error: msgspec.ValidationError, origin: dict[Path, str], where: str) -> ConfigError:
+def _explained(
+    error: msgspec.ValidationError, origin: dict[Path, str], where: str, shape: inspect.Type
+) -> ConfigError:
     """The same in our words: msgspec writes ``Expected `int`, got `str` - at `$.a.b` ``."""
     match = _AT.match(str(error))
     field = (match["field"] if match else None) or "$"
@@ -231,4 +288,44 @@ def _explained(error: msgspec.ValidationError, origin: dict[Path, str], where: s
     said_by = next(
         (origin[place[:n]] for n in range(len(place), 0, -1) if place[:n] in origin), where
     )
+    there = _shapes_at(shape, place)
+    one_of = _ONE_OF.match(what)
+    if one_of and (choices := [choice for each in there for choice in _choices(each)]):
+        found = one_of["found"].replace("`", "'")
+        what = f"one of {', '.join(map(repr, choices))}, not {found}"
+    elif what.startswith("Expected `array`") and any(map(_is_list_of_strings, there)):
+        got = what.rpartition("got ")[2]
+        what = f'an array of strings, as ["a", "b"], or one string, got {got}'
     return ConfigError(said_by, field, re.sub(r"^Expected ", "", what).replace("`", ""))
+
+
+def _shapes_at(shape: inspect.Type, place: Path) -> list[inspect.Type]:
+    """What may stand at a setting; its path is without the indices of lists.
+
+    A tag of several tables is found in each of them.
+    """
+    shapes = [shape]
+    for name in place:
+        below: list[inspect.Type] = []
+        for each in shapes:
+            items = [
+                inner
+                for member in _members(each)
+                for inner in _members(getattr(member, "item_type", member))
+            ]
+            for item in items:
+                if isinstance(item, inspect.StructType) and item.tag_field == name:
+                    below.append(inspect.LiteralType((item.tag,)))
+                elif (fields := _fields(item)) is not None and name in fields:
+                    below.append(fields[name])
+        shapes = below
+    return [member for each in shapes for member in _members(each)]
+
+
+def _choices(shape: inspect.Type) -> list[Any]:
+    """The values that a setting of this shape may have, if they are counted."""
+    if isinstance(shape, inspect.LiteralType):
+        return list(shape.values)
+    if isinstance(shape, inspect.EnumType):
+        return [member.value for member in shape.cls]
+    return []

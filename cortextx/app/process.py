@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from twisted.logger import Logger
+from twisted.python import usage
 
 _log = Logger()
 
@@ -79,3 +80,16 @@ def end_process(plugin: str, reactor: Any, message: str) -> None:
     # twistd has no way to be told an exit code: its own clean-up runs, then this.
     atexit.register(leave)
     reactor.callWhenRunning(reactor.stop)
+
+
+def misconfigured(plugin: str, error: Exception, options: usage.Options) -> usage.UsageError:
+    """What an Options of ours raises for a wrong setting.
+
+    twistd would print all of its own options, and the error below them; below
+    twistd this ends the process instead, with the error alone on stderr and exit
+    code 1 (raises SystemExit).
+    """
+    if options.parent is None:
+        return usage.UsageError(str(error))
+    print(f"{plugin}: {error}", file=sys.stderr, flush=True)
+    raise SystemExit(1)

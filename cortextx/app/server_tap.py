@@ -25,11 +25,18 @@ from twisted.logger import Logger
 from twisted.python import usage
 
 from cortextx.app.admin import AdminOps
-from cortextx.app.config import load, state_dir
+from cortextx.app.config import blamed, load, state_dir
 from cortextx.app.linesocket import LineSocketService, OpError
-from cortextx.app.process import raise_file_limit, share_the_lock, tune_memory, warn_if_slow
+from cortextx.app.process import (
+    misconfigured,
+    raise_file_limit,
+    share_the_lock,
+    tune_memory,
+    warn_if_slow,
+)
 from cortextx.app.statedir import StateDir
 from cortextx.errors import ConfigError, CortexError
+from cortextx.fleet.agent.settings import AgentSettings
 from cortextx.fleet.server.protocol import PATH, AgentSocketFactory
 from cortextx.fleet.server.service import FleetServer
 from cortextx.fleet.server.settings import ServerSettings, check
@@ -71,6 +78,7 @@ class Options(usage.Options):
 
     def postOptions(self) -> None:
         """Load and check the settings (F20); raises usage.UsageError."""
+        origins: dict[str, str] = {}
         try:
             directory = StateDir(state_dir(self["state-dir"], self.environ))
             settings = load(
@@ -79,10 +87,14 @@ class Options(usage.Options):
                 default_path=directory.config_file(PLUGIN),
                 environ=self.environ,
                 overrides={"server.listen": self["listen"] or None},
+                others=[AgentSettings],
+                origins=origins,
             )
             check(settings, self["config"] or directory.config_file(PLUGIN))
+            if self["check"]:
+                directory.check()
         except ConfigError as error:
-            raise usage.UsageError(str(error)) from None
+            raise misconfigured(PLUGIN, blamed(error, origins), self) from None
         self["directory"], self["settings"] = directory, settings
         if self["check"]:
             print(f"{PLUGIN}: the configuration is good")

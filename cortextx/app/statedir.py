@@ -78,6 +78,22 @@ class StateDir:
             expected = f"a directory that can be used and made private ({error.strerror})"
             raise ConfigError(str(where), "state directory", expected) from None
 
+    def check(self) -> None:
+        """Raise ConfigError where `prepare` would fail as far as one can see; touch nothing."""
+        at, below = self.path, self.run
+        for path in (below, at):
+            if os.path.lexists(path) and not os.path.isdir(path):
+                raise ConfigError(path, "state directory", "a directory, not a file")
+        while not os.path.lexists(at):
+            at = os.path.dirname(at)
+        if not os.path.isdir(at):
+            raise ConfigError(self.path, "state directory", f"a place below a directory, not {at}")
+        if not os.access(at, os.W_OK | os.X_OK):
+            expected = "a directory that this user may write to"
+            if at != self.path:
+                expected = f"one that can be made: this user may not write to {at}"
+            raise ConfigError(self.path, "state directory", expected)
+
     def lock(self, plugin: str) -> None:
         """Take the lock of `plugin` until `unlock` or the end of this process.
 

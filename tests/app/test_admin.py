@@ -18,8 +18,8 @@ from cortextx.app.linesocket import OpError
 from cortextx.errors import BadQuery
 from cortextx.fleet.contract import LogEntry
 from cortextx.fleet.server import tokens
-from cortextx.fleet.server.service import FleetServer
-from cortextx.fleet.server.settings import ServerSettings
+from cortextx.fleet.server.service import FleetServer, Live
+from cortextx.fleet.server.settings import ServerSettings, ServerTable
 from cortextx.interfaces.fleet import LogBatch
 from cortextx.stores.memory import MemoryStore
 
@@ -109,6 +109,52 @@ class Hosts(AdminCase):
         self.end("agent.list")
         self.assertNotIn(made["token"], json.dumps(self.rows))
 
+    def test_names(self) -> None:
+        """A new host's name can be typed, shown and told apart from a path; others are refused."""
+        for name in ("web-1", "a.b.example", "vm_2", "ünï", "x" * 253):
+            self.issue(name, None)
+        for name in ("", " ", "bad name", "a/", "-x", "a\n", "x" * 254, "\u202ea", "a\x9b"):
+            error = self.refused("agent.issue", name=name)
+            self.assertEqual(error.code, "bad_request")
+            self.assertIn("name", str(error))
+
+    def serve(self, url: str, address: str, **server: Any) -> None:
+        """Let the server have an own URL, an address and settings."""
+        table = ServerTable(listen=(f"tcp:{address}",), **server)
+        self.fleet.settings = ServerSettings(server=table)
+        self.fleet.own_url = url
+        self.fleet.addresses[:] = [address]
+
+    def test_what_invitations_name(self) -> None:
+        """Agents refuse ws:// to other machines: wss:// is named where TLS is a proxy's (F20)."""
+        public = "wss://logs.example/ws/agent"
+        for url, server, named, hinted in (
+            ("ws://vm:1/ws/agent", {"tls_terminated_externally": True}, "wss://vm:1/", True),
+            ("ws://127.0.0.1:1/ws/agent", {"tls_terminated_externally": True}, "ws://127.", True),
+            ("ws://127.0.0.1:1/ws/agent", {}, "ws://127.0.0.1:1/ws/agent#", True),
+            ("ws://vm:1/ws/agent", {"allow_insecure": True}, "ws://vm:1/ws/agent#", False),
+            ("ws://vm:1/ws/agent", {"public_url": public}, f"{public}#", False),
+        ):
+            self.serve(url, "0.0.0.0:1", **server)
+            made = self.issue(host_id=None)
+            self.assertTrue(made["invitation"].startswith(named), made["invitation"])
+            self.assertEqual(made["hint"] is not None, hinted)
+
+    def test_where_this_machines_agent_connects(self) -> None:
+        """ping tells the loopback URL, whatever the public one is; none where there is none."""
+        for address, local in (
+            ("0.0.0.0:8701", "ws://127.0.0.1:8701/ws/agent"),
+            ("[::]:8701", "ws://[::1]:8701/ws/agent"),
+            ("127.0.0.1:8600", "ws://127.0.0.1:8600/ws/agent"),
+            ("10.0.0.5:8600", None),
+            ("/run/x.sock", None),
+        ):
+            self.serve("ws://vm:1/ws/agent", address, public_url="wss://logs.example/")
+            found = self.end("ping")
+            self.assertEqual(
+                (found["local_url"], found["public_url"]), (local, "wss://logs.example/")
+            )
+
     def test_issue_may_end_sooner(self) -> None:
         """`expires_in` is in seconds."""
         made = self.end("agent.issue", name="x", expires_in=60)
@@ -131,6 +177,16 @@ class Hosts(AdminCase):
         for ref in ("web1", HOST_A):
             self.end("agent.show", host=ref)
             self.assertEqual(self.rows[0]["host_id"], HOST_A)
+
+    def test_a_connected_host_is_active(self) -> None:
+        """A host that is connected with its old token is active, though its row waits for
+        the new one."""
+        self.issue()
+        live = Live(Nobody(), "session", WALL)  # type: ignore[arg-type]
+        self.patch(self.fleet, "live", {HOST_A: live}.get)
+        self.end("agent.list")
+        [row] = self.rows
+        self.assertEqual((row["state"], row["connected"]), ("active", True))
 
     def test_nobody(self) -> None:
         """A host that is not there is not_found, in each op."""

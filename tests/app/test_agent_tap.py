@@ -79,6 +79,37 @@ class Taps(SynchronousTestCase):
         files.enrol("ws://127.0.0.1:1/ws/agent", "t" * 43)
         self.assertEqual(self.assertRaises(SystemExit, self.options, "--check").code, 0)
 
+    def test_check_wants_what_can_run(self) -> None:
+        """--check refuses a source of a kind that this version cannot run, and a state
+        directory that cannot be made."""
+        IdentityFiles(os.path.join(self.state, "agent")).enrol("ws://127.0.0.1:1/x", "t" * 43)
+        self.configured('[[sources]]\nkind = "journald"\n')
+        self.options()
+        error = self.assertRaises(usage.UsageError, self.options, "--check")
+        self.assertIn("sources[0].kind: expected file", str(error))
+        self.state = os.path.join(self.state, "cortex-agent.toml", "below")
+        error = self.assertRaises(usage.UsageError, self.options, "--check", "--config", os.devnull)
+        self.assertIn("state directory", str(error))
+
+    def test_the_fault_is_blamed_on_its_origin(self) -> None:
+        """A wrong URL is blamed on the variable or the invitation that it came from, not on
+        a file that does not hold it; a misspelt variable is named."""
+        url = "ws://logs.example/ws/agent"
+        error = self.assertRaises(usage.UsageError, self.options, CORTEXTX_SERVER_URL=url)
+        self.assertTrue(str(error).startswith("CORTEXTX_SERVER_URL: server.url"), error)
+        error = self.assertRaises(usage.UsageError, self.options, CORTEXTX_SERVER_URI=url)
+        self.assertIn("did you mean CORTEXTX_SERVER_URL", str(error))
+        self.options(CORTEXTX_SERVER_LISTEN="unix:/x")
+        IdentityFiles(os.path.join(self.state, "agent")).enrol(url, "t" * 43)
+        error = self.assertRaises(usage.UsageError, self.options, "--check")
+        self.assertTrue(str(error).startswith("agent/enrolment.json"), error)
+
+    def test_kinds_of_sources_are_listed(self) -> None:
+        """A kind that there is not is answered with those that there are."""
+        self.configured('[[sources]]\nkind = "fiel"\npath = "/x"\n')
+        error = self.assertRaises(usage.UsageError, self.options)
+        self.assertIn("sources[0].kind: expected one of 'custom', 'docker', 'file'", str(error))
+
     def test_the_socket(self) -> None:
         """The control socket is in the state directory, or where --listen says."""
         directory = StateDir("/x")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
 import sys
 import tempfile
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -117,6 +119,20 @@ class Reaching(SynchronousTestCase):
             fault = self.assertRaises(NotReachable, connect, self.folder)
             self.assertEqual(fault.message, f"no {what} runs on {self.folder}")
             self.assertIn(f"cortextx --state-dir {self.folder} up", fault.hint or "")
+
+    def test_denied(self) -> None:
+        """A socket of somebody else is told apart from a directory that we may not look into."""
+
+        def denied(path: str) -> NoReturn:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+
+        seen = SimpleNamespace(connect=denied, settimeout=lambda _: None, close=lambda: None)
+        self.patch(socket, "socket", lambda *_: seen)
+        fault = self.assertRaises(Fault, server_client, self.folder)
+        self.assertEqual(fault.message, f"{self.folder} cannot be looked into: Permission denied")
+        self.patch(os, "lstat", lambda _: None)
+        fault = self.assertRaises(Fault, server_client, self.folder)
+        self.assertEqual(fault.message, f"{self.folder}/run/admin.sock belongs to another user")
 
     def test_calling(self) -> None:
         """A hint names the state directory only where the command would not find it."""

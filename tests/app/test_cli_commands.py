@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from cortextx.app.cli import agent as agent_commands
 from cortextx.app.cli.faults import Refused
 from cortextx.app.cli.main import COMMANDS
 from tests.app.scripted import Answer, Scripted
@@ -44,9 +46,7 @@ class Starting(SynchronousTestCase):
 
     def test_every_help_has_an_example(self) -> None:
         """--help works without any server, and shows an example and the options."""
-        paths = [
-            [name] for name in COMMANDS if name not in ("agent", "server")
-        ] + [["server", "status"]] + [
+        paths = [[name] for name in COMMANDS] + [["server", "status"]] + [
             ["agent", name]
             for name in (
                 "issue", "enroll", "list", "show", "gaps", "rotate", "revoke", "forget", "status",
@@ -149,6 +149,62 @@ class Hosts(SynchronousTestCase):
             self.assertEqual(command("agent", name, "web1", "--yes").code, 0)
             self.assertEqual(command.asked, [(f"agent.{name}", {"host": "web1"})])
 
+    def at_a_terminal(self) -> None:
+        """Let the user be somebody who can be asked."""
+        terminal = SimpleNamespace(isatty=lambda: True)
+        self.patch(agent_commands, "sys", SimpleNamespace(stdin=terminal))
+
+    def test_no_is_no(self) -> None:
+        """Who answers no is told that nothing was changed, with exit code 1."""
+        self.at_a_terminal()
+        command = Scripted(Answer(rows=[HOST]), Answer())
+        done = command("agent", "revoke", "web1", stdin="n\n")
+        self.assertEqual(done.code, 1)
+        self.assertIn("nothing was changed", done.err)
+        self.assertEqual([op for op, _ in command.asked], ["agent.show"])
+
+    def test_revoking_what_never_enrolled(self) -> None:
+        """A host that has yet to enrol is not asked about: there is nothing to refuse."""
+        self.at_a_terminal()
+        command = Scripted(Answer(rows=[{**HOST, "host_id": None}]), Answer())
+        done = command("agent", "revoke", "web1", stdin="y\n")
+        self.assertEqual((done.code, done.out), (1, ""))
+        self.assertIn("agent forget web1", done.err)
+        self.assertEqual([op for op, _ in command.asked], ["agent.show"])
+
+    def test_issue_refuses_what_cannot_be(self) -> None:
+        """An empty name and a host id that is no UUID are told in words, and not asked for."""
+        for args, said in (
+            (("--host", ""), "--host is empty"),
+            (("--host", "x", "--host-id", "nope"), "--host-id is no UUID"),
+            (("--host", "x", "--host-id", ""), "--host-id is no UUID"),
+        ):
+            command = Scripted(Answer())
+            done = command("agent", "issue", *args)
+            self.assertEqual((done.code, command.asked), (2, []))
+            self.assertIn(said, done.err)
+
+    def test_issue_passes_the_hint_on(self) -> None:
+        """What the server says of an invitation is told, beside it."""
+        row = {"token": "t", "invitation": "ws://x#t", "hint": "set public_url"}
+        done = Scripted(Answer(rows=[row]))("agent", "issue", "--host", "web1")
+        self.assertIn("Note: set public_url", done.err)
+        self.assertNotIn("public_url", done.out)
+
+    def test_an_empty_state_directory(self) -> None:
+        """An empty --state-dir is wrong usage, not the directory one happens to be in."""
+        done = Scripted(Answer(), directory="")("agent", "list")
+        self.assertEqual(done.code, 2)
+        self.assertIn("--state-dir", done.err)
+
+    def test_a_state_directory_that_cannot_be(self) -> None:
+        """up says which directory is missing or in the way, with the code of a wrong value."""
+        for directory in ("/proc/cortextx", "/dev/null/cortextx", "/proc/no/cortextx"):
+            done = Scripted(directory=directory)("up")
+            self.assertEqual(done.code, 2, done.err)
+            self.assertIn(f"{directory} cannot be used", done.err)
+        self.assertIn("/proc/no is missing", done.err)
+
     def test_agent_of_this_machine(self) -> None:
         """status shows what the agent says, nested or not; retry asks it to try again (F34)."""
         command = Scripted(Answer(end={"state": "active", "buffer": {"depth": 3}}), Answer())
@@ -156,6 +212,38 @@ class Hosts(SynchronousTestCase):
         self.assertEqual(done.out, "state         active\nbuffer.depth  3\n")
         self.assertEqual(command("agent", "retry").code, 0)
         self.assertEqual([op for op, _ in command.asked], ["status", "retry"])
+
+    def test_a_status_is_for_people(self) -> None:
+        """An agent's status shows sources and files as tables, a line each with what is
+        wrong, and no JSON; with --json it is what the agent said."""
+        said = {
+            "state": "reconnecting",
+            "next_attempt_in": 3.4,
+            "sources_paused_by": ["buffer", "link"],
+            "sources": [
+                {"kind": "file", "name": "app", "path": "/a*", "start": "end", "origin": "local",
+                 "files": 0, "why": "no file matches"}
+            ],
+            "sources_left_out": [
+                {"kind": "journald", "name": "journald", "origin": "server", "why": "not yet"}
+            ],
+            "files": [{"path": "/b\x1b", "offset": 5, "size": 7, "why": None}],
+        }  # fmt: skip
+        shown = [
+            line.split() for line in Scripted(Answer(end=said))("agent", "status").out.splitlines()
+        ]
+        for line in (
+            "next_attempt_in 3.4 s",
+            "sources_paused_by buffer, link",
+            "SOURCE KIND BY FROM FILES WHY",
+            "app file local end 0 no file matches",
+            "journald journald server - - not yet",
+            "FILE READ OF WHY",
+            "/b\\e 5 7 -",
+        ):
+            self.assertIn(line.split(), shown)
+        done = Scripted(Answer(end=said))("agent", "status", "--json")
+        self.assertEqual(json.loads(done.out), said)
 
     def test_names_are_escaped(self) -> None:
         """A host's name cannot steer the terminal (S4)."""
@@ -242,7 +330,22 @@ class Search(SynchronousTestCase):
         """-n 0 goes on to the end, and says nothing of more."""
         command = Scripted(Answer(end={"cursor": "one"}), Answer(end={"cursor": None}))
         done = command("search", "-n", "0")
-        self.assertEqual((len(command.asked), done.err), (2, ""))
+        self.assertEqual(len(command.asked), 2)
+        self.assertNotIn("more", done.err)
+
+    def test_nothing_found(self) -> None:
+        """No hit is no error, and stderr says so; a hit leaves stderr empty."""
+        done = Scripted(Answer())("search", "x")
+        self.assertEqual((done.code, done.out, done.err), (0, "", "nothing found\n"))
+        self.assertEqual(Scripted(Answer(rows=[ENTRY]))("search", "x").err, "")
+
+    def test_a_span_that_ends_before_it_begins(self) -> None:
+        """--since later than --until is wrong usage, in search and tail; nobody is asked."""
+        for name in ("search", "tail"):
+            command = Scripted(Answer())
+            done = command(name, "--since", "1h", "--until", "2h")
+            self.assertEqual((done.code, command.asked), (2, []))
+            self.assertIn("--since is later than --until", done.err)
 
     def test_refusal(self) -> None:
         """A search that fails is an error, never an empty result (A62)."""

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.app.scripted import Outcome, Scripted
+from cortextx.app.cli.faults import Refused
+from cortextx.app.statedir import StateDir
+from tests.app.scripted import Answer, Outcome, Scripted
 
 TOKEN = "t" * 43
 URL = "ws://127.0.0.1:8600/ws/agent"
@@ -81,6 +83,40 @@ class Enrolling(SynchronousTestCase):
         self.assertIn("--force", done.err)
         self.assertEqual(self.enroll("--force", stdin=f"{URL}#token={'u' * 43}").code, 0)
         self.assertEqual((self.written("token"), self.written("host_id")), ("u" * 43, host_id))
+
+    def test_without_tls(self) -> None:
+        """ws:// to another machine is refused before anything is written, unless allowed (F20)."""
+        text = f"ws://nohost.invalid/ws/agent#token={TOKEN}"
+        done = self.enroll(stdin=text)
+        self.assertEqual(done.code, 2)
+        self.assertIn("expected wss://", done.err)
+        self.assertFalse(os.path.exists(os.path.join(self.state, "agent", "token")))
+        os.makedirs(self.state)
+        Path(self.state, "cortex-agent.toml").write_text("[agent]\nallow_insecure = true\n")
+        self.assertEqual(self.enroll(stdin=text).code, 0)
+
+    def test_how_to_go_on(self) -> None:
+        """Where no agent runs, both ways to start one are told: this host may have no server."""
+        done = self.enroll(stdin=f"{URL}#token={TOKEN}")
+        self.assertIn(" up\n", done.err)
+        self.assertIn(f"twistd --pidfile= -n cortex-agent --state-dir {self.state}", done.err)
+
+    def test_an_agent_that_runs(self) -> None:
+        """An agent that runs is told to try again, and what it says to that is passed on (F34)."""
+        state = StateDir(self.state)
+        state.prepare()
+        state.lock("cortex-agent")
+        self.addCleanup(state.unlock, "cortex-agent")
+        for answer, said in (
+            (Answer(), "connects with it now"),
+            (Answer(error=Refused("not_enrolled", "another host")), "restart it"),
+            (None, "does not answer"),
+        ):
+            command = Scripted(answer, directory=self.state)
+            done = command("agent", "enroll", "--force", stdin=f"{URL}#token={TOKEN}")
+            self.assertEqual(done.code, 0)
+            self.assertIn(said, done.err)
+            self.assertEqual([op for op, _ in command.asked], ["retry"] if answer else [])
 
     def test_wrong_usage(self) -> None:
         """Halves of a pair, two ways at once and nonsense are refused, and nothing is written."""

@@ -59,6 +59,18 @@ class Running(SynchronousTestCase):
         processes.forget(self.place)
         self.assertFalse(note.exists())
 
+    def test_last_words_are_of_the_last_start(self) -> None:
+        """What an earlier process wrote is not told; of a rotated log all is."""
+        log = Path(self.place.log)
+        log.parent.mkdir()
+        log.write_text("of an earlier one\n")
+        self.patch(processes, "_log_began", {self.place.log: log.stat().st_size})
+        with log.open("a") as file:
+            file.write("of this one\n")
+        self.assertEqual(processes.last_words(self.place).split(), ["of", "this", "one"])
+        log.write_text("rotated\n")
+        self.assertIn("rotated", processes.last_words(self.place))
+
     def test_last_words(self) -> None:
         """The end of the log and of the output is told, however long they are."""
         log = Path(self.place.log)

@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec import Struct, field
 from twisted.trial.unittest import SynchronousTestCase
 
-from cortextx.app.config import load, state_dir
+from cortextx.app.config import blamed, load, state_dir
 from cortextx.errors import ConfigError
 
 
@@ -44,6 +44,18 @@ class Settings(Struct, frozen=True, kw_only=True):
     sources: list[FileSource | Other] = field(default_factory=list)
 
 
+class OtherServer(Struct, frozen=True):
+    """A table of the same name in another configuration."""
+
+    urls: list[str] = field(default_factory=list)
+
+
+class OtherSettings(Struct, frozen=True):
+    """Another configuration."""
+
+    server: OtherServer = field(default_factory=OtherServer)
+
+
 class ConfigCase(SynchronousTestCase):
     """A directory with a file in it."""
 
@@ -59,9 +71,8 @@ class ConfigCase(SynchronousTestCase):
 
     def fault(self, text: str = "", **more: object) -> ConfigError:
         """The error that a configuration with `text` as its file raises."""
-        return self.assertRaises(
-            ConfigError, load, Settings, path=self.file(text), environ={}, **more
-        )
+        more.setdefault("environ", {})
+        return self.assertRaises(ConfigError, load, Settings, path=self.file(text), **more)
 
 
 class WhatWins(ConfigCase):
@@ -173,6 +184,62 @@ class WhatIsWrong(ConfigCase):
             ConfigError, load, Settings, path=path, environ={"CORTEXTX_SERVER_URL": "x"}
         )
         self.assertEqual((error.field, error.expected), ("server", "a table"))
+
+    def test_one_of_several_words(self) -> None:
+        """Where a setting is one of several words, or a table one of several kinds, the
+        error lists them and says what stands there."""
+        error = self.fault('level = "middling"')
+        self.assertEqual(error.expected, "one of 'high', 'low', not 'middling'")
+        error = self.fault('[[sources]]\nkind = "fiel"\npath = "/x"')
+        self.assertEqual(error.field, "sources[0].kind")
+        self.assertEqual(error.expected, "one of 'file', 'other', not 'fiel'")
+
+    def test_one_string_for_a_list(self) -> None:
+        """A file may give one string, commas and all, where a list of them is wanted;
+        what else it may be is said."""
+        found = load(Settings, path=self.file('allow = "a,b"'), environ={})
+        self.assertEqual(found.allow, ["a,b"])
+        error = self.fault("allow = 5")
+        self.assertEqual(
+            (error.field, error.expected),
+            ("allow", 'an array of strings, as ["a", "b"], or one string, got int'),
+        )
+
+    def test_a_misspelt_variable(self) -> None:
+        """A variable that nearly is a setting is an error that names the setting; settings
+        of another type, and names that resemble none, are left alone."""
+
+        error = self.fault(environ={"CORTEXTX_SERVER_PROT": "1"})
+        self.assertEqual((error.where, error.field), ("environment", "CORTEXTX_SERVER_PROT"))
+        self.assertIn("CORTEXTX_SERVER_PORT", error.expected)
+        load(
+            Settings,
+            environ={
+                "CORTEXTX_SERVER_URLS": "x",
+                "CORTEXTX_STATE_DIR": "/x",
+                "CORTEXTX_SERVER_SERVICE_HOST": "10.0.0.1",
+                "CORTEXTX_SERVER_PORT_8600_TCP_PROTO": "tcp",
+            },
+            others=[OtherSettings],
+        )
+
+    def test_blame(self) -> None:
+        """A later check's error is of the variable or option that brought the setting, and
+        of the file where neither did."""
+        origins: dict[str, str] = {}
+        load(
+            Settings,
+            environ={"CORTEXTX_SERVER_URL": "x"},
+            overrides={"listen": "y"},
+            origins=origins,
+        )
+        for field_name, where in (
+            ("server.url", "CORTEXTX_SERVER_URL"),
+            ("listen", "command line"),
+            ("rate", "x.toml"),
+        ):
+            error = blamed(ConfigError("x.toml", field_name, "better"), origins)
+            self.assertEqual((error.where, error.field), (where, field_name))
 
 
 class StateDir(SynchronousTestCase):

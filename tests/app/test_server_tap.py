@@ -109,6 +109,52 @@ class Settings(OptionCase):
             self.assertIn(variable.lower(), str(error).lower())
         self.assertRaises(UsageError, self.parse, "--config", "/nonexistent.toml")
 
+    def test_one_endpoint_needs_no_array(self) -> None:
+        """In the file `listen` may be one string."""
+        os.makedirs(self.state)
+        with open(os.path.join(self.state, "cortex-server.toml"), "w") as file:
+            file.write('[server]\nlisten = "unix:/file"\n')
+        self.assertEqual(self.table().listen, ("unix:/file",))
+
+    def test_what_is_no_endpoint(self) -> None:
+        """A text that is no endpoint is told so, with or without consent to bind openly,
+        and blamed on where it stands: variable or option."""
+        consent = {"CORTEXTX_SERVER_ALLOW_INSECURE": "true"}
+        for endpoint in ("bad", "8600", "127.0.0.1:8600", "localhost:8600", ":8600"):
+            for more in ({}, consent):
+                error = self.assertRaises(UsageError, self.parse, "--listen", endpoint, **more)
+                self.assertIn(f"not {endpoint!r}", str(error))
+                self.assertNotIn("tls_terminated_externally", str(error))
+                self.assertTrue(str(error).startswith("command line: server.listen"), error)
+        error = self.assertRaises(UsageError, self.parse, CORTEXTX_SERVER_LISTEN="tcp:8600")
+        self.assertTrue(str(error).startswith("CORTEXTX_SERVER_LISTEN: server.listen"), error)
+
+    def test_a_misspelt_variable(self) -> None:
+        """A variable with a slip in it is told; the agent's own variables are not."""
+        self.parse(CORTEXTX_SERVER_URL="x", CORTEXTX_AGENT_BUFFER_SOFT_MIB="64")
+        error = self.assertRaises(UsageError, self.parse, CORTEXTX_SERVER_LISTN="x")
+        self.assertIn("CORTEXTX_SERVER_LISTEN", str(error))
+
+    def test_check_looks_at_the_state_directory(self) -> None:
+        """--check refuses a state directory that cannot be made."""
+        with open(self.state, "w"):
+            pass
+        self.state = os.path.join(self.state, "below")
+        error = self.assertRaises(UsageError, self.parse, "--check")
+        self.assertIn("directory", str(error))
+
+    def test_below_twistd_only_the_fault_is_said(self) -> None:
+        """twistd would print its own usage before a usage error: below it the process ends
+        with 1 and the fault on stderr."""
+        options = Options({})
+        options.parent = Options({})
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            end = self.assertRaises(
+                SystemExit, options.parseOptions, ["--state-dir", self.state, "--listen", "bad"]
+            )
+        self.assertEqual(end.code, 1)
+        self.assertTrue(said.getvalue().startswith("cortex-server: command line: server.listen"))
+
     def test_check_says_good(self) -> None:
         """--check ends with exit code 0 if all is well, and touches nothing."""
         with contextlib.redirect_stdout(io.StringIO()) as said:

@@ -65,6 +65,26 @@ class Directories(SynchronousTestCase):
         self.assertFalse(os.path.exists(path))
 
 
+class Checks(SynchronousTestCase):
+    def test_what_cannot_be_used_is_told_beforehand(self) -> None:
+        """`check` refuses a file in the way, above or below, and a directory that this user
+        may not write to; it accepts what can be made, and makes nothing."""
+        top = self.mktemp()
+        StateDir(os.path.join(top, "deep", "state")).check()
+        self.assertFalse(os.path.exists(top))
+        os.makedirs(top)
+        StateDir(top).check()
+        with open(os.path.join(top, "run"), "w"):
+            pass
+        for path in (top, os.path.join(top, "run"), os.path.join(top, "run", "x")):
+            error = self.assertRaises(ConfigError, StateDir(path).check)
+            self.assertIn(os.path.join(top, "run"), str(error))
+        # Root may write anywhere, so the question is answered for it here.
+        self.patch(os, "access", lambda path, how: False)
+        error = self.assertRaises(ConfigError, StateDir(os.path.join(top, "new", "x")).check)
+        self.assertIn(f"may not write to {os.path.abspath(top)}", str(error))
+
+
 class Locks(SynchronousTestCase):
     def setUp(self) -> None:
         self.place = StateDir(self.mktemp())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import uuid
@@ -14,6 +15,41 @@ from cortextx.fleet.agent.identity import Enrolment, IdentityFiles
 URL = "ws://127.0.0.1:8600/ws/agent"
 TOKEN = "t" * 43
 FRESH = "f" * 43
+THIRD = "x" * 43
+
+
+class Full(IdentityFiles):
+    """Files on a disk where nothing new finds room once `full`; what is there can be written."""
+
+    full = False
+
+    def _create(self, path: str, data: bytes) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, "no space")
+        super()._create(path, data)
+
+
+class Stopping(IdentityFiles):
+    """Files of a process that dies before its step number `left`."""
+
+    left = 1000
+
+    def _step(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+
+    def _create(self, path: str, data: bytes) -> None:
+        self._step()
+        super()._create(path, data)
+
+    def _sync_directory(self) -> None:
+        self._step()
+        super()._sync_directory()
+
+    def _rename(self, old: str, new: str) -> None:
+        self._step()
+        super()._rename(old, new)
 
 
 class Identities(SynchronousTestCase):
@@ -101,6 +137,103 @@ class Identities(SynchronousTestCase):
         self.files.delete_token()
         self.files.delete_token()
         self.assertRaises(ConfigError, self.files.load_token)
+
+    def pair(self) -> tuple[str, str | None]:
+        return self.files.load_token(), self.files.load_previous()
+
+    def test_the_token_before_is_kept(self) -> None:
+        """A rotation keeps what it replaces, privately; an enrolment begins anew (A56)."""
+        self.files.enrol(URL, TOKEN)
+        self.assertEqual((self.pair(), self.files.never_rotated), ((TOKEN, None), True))
+        self.files.store_token(FRESH, TOKEN)
+        self.assertEqual((self.pair(), self.files.never_rotated), ((FRESH, TOKEN), False))
+        self.assertEqual(self.files.load().previous, TOKEN)
+        self.assertNotIn(TOKEN, repr(self.files.load()))
+        mode = os.stat(self.files.path("token.previous")).st_mode
+        self.assertEqual(stat.S_IMODE(mode), 0o600)
+        self.files.store_token(THIRD)
+        self.assertEqual(self.pair(), (THIRD, FRESH))
+        self.files.enrol(URL, TOKEN)
+        self.assertEqual(self.pair(), (TOKEN, None))
+        self.files.store_token(FRESH)
+        self.files.delete_token()
+        self.assertRaises(ConfigError, self.files.load_token)
+        self.assertIsNone(self.files.load_previous())
+
+    def test_tokens_change_places(self) -> None:
+        """With the one before accepted the two are swapped, or only it is kept (A56)."""
+        self.files.enrol(URL, TOKEN)
+        self.files.store_token(FRESH)
+        self.files.store_token(TOKEN, FRESH)
+        self.assertEqual(self.pair(), (TOKEN, FRESH))
+        self.files.store_token(THIRD, FRESH)
+        self.assertEqual(self.pair(), (THIRD, FRESH))
+
+    def test_a_crash_while_tokens_are_stored_loses_none(self) -> None:
+        """Before each step of a rotation or a swap the token on the disk and the one before
+        are the ones of before or of after, and the next change is right again."""
+        for token, allowed in (
+            (THIRD, {(FRESH, TOKEN), (FRESH, FRESH), (THIRD, FRESH)}),
+            (TOKEN, {(FRESH, TOKEN), (TOKEN, FRESH)}),
+        ):
+            for left in range(12):
+                self.files.enrol(URL, TOKEN)
+                self.files.store_token(FRESH, TOKEN)
+                dying = Stopping(self.files.directory)
+                dying.left = left
+                try:
+                    dying.store_token(token, FRESH)
+                except KeyboardInterrupt:
+                    died = True
+                else:
+                    died = False
+                self.assertIn(self.pair(), allowed)
+                if not died:
+                    self.assertEqual(self.pair(), (token, FRESH))
+                now, before = self.pair()
+                if before != now:
+                    assert before is not None
+                    self.files.store_token(before, now)
+                    self.assertEqual(self.pair(), (before, now))
+                    now = before
+                self.files.store_token("n" * 43, now)
+                self.assertEqual(self.pair(), ("n" * 43, now))
+                self.assertNotIn("token.aside", os.listdir(self.files.directory))
+            self.assertFalse(died)
+
+    def test_a_full_disk_takes_a_token_all_the_same(self) -> None:
+        """An enrolment keeps room for the next token and the one before; a rotation on a full
+        disk spends it, and a later start makes it anew."""
+        files = self.files = Full(self.files.directory, self.machine)
+        files.enrol(URL, TOKEN)
+        files.full = True
+        files.reserve()
+        files.store_token(FRESH, TOKEN)
+        self.assertEqual(self.pair(), (FRESH, TOKEN))
+        self.assertRaises(OSError, files.store_token, THIRD, FRESH)
+        self.assertEqual(self.pair(), (FRESH, TOKEN))
+        self.assertRaises(OSError, files.reserve)
+        files.full = False
+        files.reserve()
+        files.full = True
+        files.store_token(TOKEN, FRESH)
+        self.assertEqual(self.pair(), (TOKEN, FRESH))
+        for name in ("token", "token.previous"):
+            self.assertEqual(stat.S_IMODE(os.stat(files.path(name)).st_mode), 0o600)
+            self.assertEqual(os.stat(files.path(name)).st_size, 44)
+
+    def test_no_enrolment_on_a_full_disk(self) -> None:
+        """Without room for the answer to a one-time token it is better not spent."""
+        files = Full(self.files.directory, self.machine)
+        files.full = True
+        error = self.assertRaises(ConfigError, files.enrol, URL, TOKEN)
+        self.assertIn("no space", str(error))
+
+    def test_a_bad_token_before_is_none(self) -> None:
+        """It is no reason not to start."""
+        self.files.enrol(URL, TOKEN)
+        self.write("token.previous", "torn")
+        self.assertIsNone(self.files.load().previous)
 
     def test_a_link_in_the_place_of_a_token_is_not_followed(self) -> None:
         """Somebody else's file is never read as ours."""

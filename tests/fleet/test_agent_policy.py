@@ -55,6 +55,8 @@ class Policy(SynchronousTestCase):
             ("/var/log/*/x", "/var/log/**/x", False),
             ("/var/log/a?", "/var/log/a*", False),
             ("/var/log/**", "var/log/a", False),
+            ("/var/log/**", "/var/log", False),
+            ("/**/**", "/a", True),
         ):
             self.assertEqual(covers(allowed, path), expected, (allowed, path))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from types import SimpleNamespace
@@ -9,11 +10,12 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
+from twisted.logger import globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from cortextx.errors import ConfigError, StoreError
+from cortextx.errors import ConfigError, StoreError, StoreFull
 from cortextx.fleet.agent.buffer import Batch, Numbering
 from cortextx.fleet.agent.buffer_lane import BufferStatus
 from cortextx.fleet.agent.buffer_state import LOSSES_KEY, Loss
@@ -21,8 +23,15 @@ from cortextx.fleet.agent.identity import IdentityFiles
 from cortextx.fleet.agent.policy import FileGroup
 from cortextx.fleet.agent.service import AgentService
 from cortextx.fleet.agent.settings import AgentSettings, AgentTable, SourceTable
+from cortextx.fleet.agent.sources.file import FileReport
+from cortextx.fleet.agent.sources.identity import Checkpoint
 from cortextx.interfaces.fleet import ILogSource
 from tests.fleet.test_link import BODY, CONFIG, FRESH, TOKEN, message, refusal, welcome
+
+CHECKPOINT = Checkpoint(
+    home="/srv/a.log", path="/srv/a.log", dev=1, ino=2, offset=7, part=0, head_size=0,
+    head_hash="", before_size=0, before_hash="", size=9, mtime_ns=0,
+).encode()  # fmt: skip
 
 
 class MemoryBuffer:
@@ -38,6 +47,7 @@ class MemoryBuffer:
         self.log: list[str] = []
         self.pressure = "ok"
         self.reading: Exception | None = None
+        self.refusing: Exception | None = None
 
     @property
     def last(self) -> int:
@@ -65,6 +75,8 @@ class MemoryBuffer:
         return succeed(None)
 
     def put(self, bodies: Any, checkpoints: Any, *, can_wait: bool = True) -> Deferred[int]:
+        if self.refusing is not None:
+            return fail(Failure(self.refusing))
         self.entries += bodies
         self.kept.update(checkpoints)
         if LOSSES_KEY in checkpoints:
@@ -133,7 +145,11 @@ class Source:
         self.put = put
         self.checkpoints = checkpoints
         self.state = "new"
+        self.told = FileReport(None, {}, {})
         self.stopping: Deferred[None] | None = None
+
+    def report(self) -> FileReport:
+        return self.told
 
     def start(self) -> None:
         self.state = "running"
@@ -238,6 +254,39 @@ class Agents(SynchronousTestCase):
         self.successResultOf(Deferred.fromCoroutine(again.start()))
         self.assertEqual(self.sources[-1].group.paths, both)
 
+    def test_the_status_tells_what_is_not_read(self) -> None:
+        """A status has each source's number of files, or why there are none, and the files
+        that cannot be read, first, with the reason."""
+        [row] = self.status()["sources"]
+        self.assertEqual((row["files"], row["why"]), (None, None))
+        self.sources[0].told = FileReport({"/srv/*.log": 0}, {"/srv/*.log": "no file matches"}, {})
+        [row] = self.status()["sources"]
+        self.assertEqual((row["files"], row["why"]), (0, "no file matches"))
+        self.buffer.kept["file:x"] = CHECKPOINT
+        self.sources[0].told = FileReport({"/srv/*.log": 2}, {}, {"/srv/b.log": "denied"})
+        found = self.status()
+        self.assertEqual((found["sources"][0]["files"], found["sources"][0]["why"]), (2, None))
+        files = [(row["path"], row["offset"], row["why"]) for row in found["files"]]
+        self.assertEqual(files, [("/srv/b.log", None, "denied"), ("/srv/a.log", 7, None)])
+
+    def test_the_last_error_ends_with_the_trouble(self) -> None:
+        """`last_error` is gone once the link is active again; waits are told in tenths of a
+        second, and the buffer's bytes by their name."""
+        self.welcome()
+        self.buffer.reading = StoreError("EIO")
+        self.sources[-1].put([BODY], {})
+        self.clock.advance(0.2)
+        self.clock.advance(1.23456)
+        found = self.status()
+        self.assertIn("EIO", found["last_error"])
+        self.assertEqual(found["next_attempt_in"], 28.8)
+        self.assertEqual(found["buffer_bytes"], self.buffer.size)
+        self.buffer.reading = None
+        self.clock.advance(30)
+        self.welcome()
+        found = self.status()
+        self.assertEqual((found["state"], found["last_error"]), ("active", None))
+
     def test_a_source_stops_before_it_starts_anew(self) -> None:
         """Two sources never read the same files at the same time."""
         stopping = self.sources[0].stopping = Deferred()
@@ -316,6 +365,72 @@ class Agents(SynchronousTestCase):
         os.rename(directory + ".away", directory)
         self.clock.advance(5)
         self.assertEqual(self.status()["state"], "active")
+
+    def test_a_stop_waits_for_the_token(self) -> None:
+        """A token that could not be stored is stored by the stop, if the disk takes it then."""
+        directory = self.files.directory
+        os.rename(directory, directory + ".away")
+        self.welcome(token=FRESH)
+        os.rename(directory + ".away", directory)
+        self.successResultOf(Deferred.fromCoroutine(self.agent.stop()))
+        self.assertEqual(self.files.load_token(), FRESH)
+
+    def test_a_one_time_token_is_not_spent_without_room(self) -> None:
+        """No hello goes out with a token that may be a one-time one while what the server
+        answers could not be stored; one that was given by a rotation is not held back."""
+        for rotated in (False, True):
+            self.files.enrol("ws://127.0.0.1:1/ws/agent", TOKEN)
+            if rotated:
+                self.files.store_token(FRESH, TOKEN)
+            os.unlink(self.files.path("token.spare"))
+            self.files.reserve = self.no_room  # type: ignore[method-assign]
+            made = len(self.lines.made)
+            agent = self.make()
+            self.successResultOf(Deferred.fromCoroutine(agent.start()))
+            self.assertEqual(len(self.lines.made), made + rotated)
+            found = self.successResultOf(Deferred.fromCoroutine(agent.status()))
+            self.assertEqual("no room" in (found["last_error"] or ""), not rotated)
+            del self.files.reserve
+            self.clock.advance(1)
+            self.assertEqual(len(self.lines.made), made + 1)
+
+    def no_room(self) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    def test_a_restored_server_gets_the_token_before(self) -> None:
+        """The two tokens change places on the disk and the link is active by itself (A56)."""
+        self.welcome(token=FRESH)
+        self.line.hears.lost("reset")
+        self.clock.advance(1)
+        self.line.hears.opened()
+        self.line.answer(refusal(self.line.sent[-1]["id"], -32001))
+        self.clock.advance(2)
+        self.assertEqual(self.line.sent, [])
+        self.welcome()
+        self.assertEqual(self.line.sent[0]["params"]["token"], TOKEN)
+        self.assertEqual(self.status()["state"], "active")
+        self.assertEqual((self.files.load_token(), self.files.load_previous()), (TOKEN, FRESH))
+
+    def test_a_full_disk_is_told_once_a_minute_and_in_the_status(self) -> None:
+        """While puts find no room the status says so, and the log a line, without a
+        traceback; both end with it."""
+        self.welcome()
+        self.buffer.status = BufferStatus(next_seq=1, full="no space", losses=1)
+        self.buffer.refusing = StoreFull("no space")
+        said: list[Any] = []
+        globalLogPublisher.addObserver(said.append)
+        self.addCleanup(globalLogPublisher.removeObserver, said.append)
+        for _ in range(70):
+            self.clock.advance(1)
+        told = [event for event in said if event.get("why") == "no space"]
+        self.assertEqual(len(told), 2)
+        self.assertEqual(self.flushLoggedErrors(), [])
+        found = self.status()
+        self.assertEqual((found["buffer_pressure"], found["buffer_fault"]), ("hard", "no space"))
+        self.buffer.refusing = None
+        self.buffer.status = BufferStatus(next_seq=1)
+        found = self.status()
+        self.assertEqual((found["buffer_pressure"], found["buffer_fault"]), ("ok", None))
 
     def test_heartbeats_tell_the_buffer(self) -> None:
         """A heartbeat carries wall time, depth and bytes (§4.2)."""

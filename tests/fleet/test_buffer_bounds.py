@@ -116,6 +116,23 @@ class BoundsTests(SynchronousTestCase):
         writer.put(20)
         self.assertEqual(writer.buffer.pressure, "ok")
 
+    def test_a_disk_without_room_is_pressure_however_small_the_buffer(self) -> None:
+        """After a write that found no room the pressure is hard until there is room, and the
+        fault is told until a write succeeds (F19)."""
+        disk = SimulatedDisk(capacity=200_000)
+        limits = BufferLimits(soft=40_000, hard=60_000, min_free=100, segment=4000, cache=0)
+        buffer = Buffer.open(disk, limits)
+        self.assertEqual((buffer.pressure, buffer.full), ("ok", None))
+        disk.capacity -= disk.free() - 50
+        self.assertRaises(StoreFull, buffer.append, [body(1)] * 20, {})
+        self.assertEqual(buffer.pressure, "hard")
+        self.assertIsNotNone(buffer.full)
+        disk.capacity = 200_000
+        self.assertEqual(buffer.pressure, "ok")
+        self.assertIsNotNone(buffer.full)
+        buffer.append([body(1)] * 20, {})
+        self.assertEqual((buffer.pressure, buffer.full), ("ok", None))
+
     def test_many_unreported_evictions_join_into_one_range(self) -> None:
         writer = Writer(SimulatedDisk(), TINY)
         writer.buffer.adopt(0)

@@ -225,6 +225,27 @@ class WriterTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(asked), {})
         self.assertEqual(self.durable, [1])
 
+    def test_room_on_the_disk_is_noticed_without_a_put(self) -> None:
+        """While a full disk is all that is known it is looked at, and once there seems to be
+        room an empty write proves it: nobody needs to put anything (F19)."""
+        self.adopt(0)
+        capacity, self.disk.capacity = self.disk.capacity, self.disk.capacity - self.disk.free()
+        put = self.writer.put([b"1" * 100], {})
+        self.work()
+        self.failureResultOf(put, StoreFull)
+        for _ in range(3):
+            self.assertEqual(self.writer.pressure, "hard")
+            self.assertIsNotNone(self.writer.status.full)
+            self.reactor.advance(1)
+            self.work()
+        self.disk.capacity = capacity
+        for _ in range(2):
+            self.reactor.advance(1)
+            self.work()
+        self.assertEqual((self.writer.pressure, self.writer.status.full), ("ok", None))
+        self.assertEqual((self.reactor.getDelayedCalls(), self.writer.pending_bytes), ([], 0))
+        self.assertEqual(self.writer.last, 0)
+
     def test_a_failed_sync_refuses_puts_until_reopened(self) -> None:
         self.adopt(0)
         self.writer.put([b"1"], {})

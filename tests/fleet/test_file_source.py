@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 
@@ -14,7 +15,7 @@ from zope.interface.verify import verifyObject
 
 from cortextx.errors import StoreFull
 from cortextx.fleet.agent.sources.file import FileSettings, FileSource
-from cortextx.fleet.agent.sources.globs import glob_test, shown_path, static_root
+from cortextx.fleet.agent.sources.globs import Grounds, glob_test, shown_path, static_root
 from cortextx.fleet.contract import LogEntry
 from cortextx.interfaces.fleet import ILogSource
 
@@ -50,6 +51,7 @@ class FileSourceTests(SynchronousTestCase):
         self.clock = ThreadlessClock()
         self.kept: dict[str, bytes] = {}
         self.bodies: list[bytes] = []
+        self.puts: list[int] = []
         self.waiting: list[Deferred] | None = None
         self.refuse = False
 
@@ -57,6 +59,7 @@ class FileSourceTests(SynchronousTestCase):
         if self.refuse:
             return fail(StoreFull("no room"))
         self.bodies += bodies
+        self.puts.append(len(bodies))
         for key, value in checkpoints.items():
             if value is None:
                 self.kept.pop(key, None)
@@ -154,7 +157,49 @@ class FileSourceTests(SynchronousTestCase):
         self.refuse = False
         self.pass_time(20)
         self.assertEqual(self.messages(), ["one"])
-        self.assertTrue(self.flushLoggedErrors(StoreFull))
+        self.assertEqual(self.flushLoggedErrors(), [], "a full disk is no fault")
+
+    def test_many_small_files_share_their_puts(self) -> None:
+        """One sync for dozens of files, each with its own checkpoint; one that cannot be
+        read is no harm to the others."""
+        for number in range(300):
+            self.write(f"{number}.log", b"line %d\n" % number)
+        os.mkdir(os.path.join(self.logs, "gone"))
+        path = self.write("gone/bad.log", b"x\n")
+        source = self.source(paths=[os.path.join(self.logs, "*.log"), path])
+        source.pause()
+        source.start()
+        os.unlink(path)
+        source.resume()
+        self.assertEqual(sorted(self.messages()), sorted(f"line {n}" for n in range(300)))
+        self.assertLess(len([size for size in self.puts if size]), 20)
+        marks = [msgspec.json.decode(value)["offset"] for value in self.kept.values()]
+        self.assertEqual(len([mark for mark in marks if mark]), 300)
+
+    def test_a_refused_put_of_many_files_is_tried_again_whole(self) -> None:
+        """None of them is taken for read, and none comes twice."""
+        for number in range(100):
+            self.write(f"{number}.log", b"line %d\n" % number)
+        self.refuse = True
+        self.source().start()
+        self.assertEqual(self.kept, {})
+        self.refuse = False
+        self.pass_time(20)
+        self.assertEqual(sorted(self.messages()), sorted(f"line {n}" for n in range(100)))
+
+    def test_a_put_carries_many_records_of_one_file_only(self) -> None:
+        """Thousands of records are not gathered from many files."""
+        for number in range(6):
+            self.write(f"{number}.log", b"x\n" * 1500)
+        self.source().start()
+        self.assertEqual([size for size in self.puts if size], [1500] * 6)
+
+    def test_D22_a_run_of_nuls_makes_no_entries(self) -> None:
+        """Five million of them are one number beside the record that follows."""
+        self.write("a.log", b"one\n" + b"\0" * 5_000_000 + b"two\n")
+        self.source().start()
+        self.assertEqual(self.messages(), ["one", "two"])
+        self.assertIn(b'"nuls":5000000', bytes(self.entries()[1].metadata))
 
     def test_A08_a_gap_reaches_the_buffer_as_our_own_entry(self) -> None:
         """F37: source custom:cortextx, with the file and the unread bytes."""
@@ -201,6 +246,59 @@ class FileSourceTests(SynchronousTestCase):
         excluded = [os.path.join(self.logs, "state")]
         self.source("**/*.log", excluded=excluded).start()
         self.assertEqual(self.messages(), ["one"])
+
+    def test_a_report_counts_the_files_of_each_glob(self) -> None:
+        """A report says how many files each glob matches, and why that is none."""
+        self.write("a.log", b"x\n")
+        self.write("b.log", b"x\n")
+        globs = [os.path.join(self.logs, name) for name in ("*.log", "*.txt", "gone/*.log")]
+        source = self.source(paths=globs)
+        self.assertIsNone(source.report().files)
+        source.start()
+        found = source.report()
+        self.assertEqual(found.files, dict(zip(globs, (2, 0, 0), strict=True)))
+        self.assertEqual(found.why[globs[1]], "no file matches")
+        self.assertIn("No such file", found.why[globs[2]])
+        self.write("c.txt", b"x\n")
+        self.pass_time()
+        found = source.report()
+        self.assertEqual(found.files, dict(zip(globs, (2, 1, 0), strict=True)))
+        self.assertEqual(list(found.why), [globs[2]])
+
+    def test_a_report_tells_of_files_that_cannot_be_read(self) -> None:
+        """A file that may not be opened stands in the report with the reason, until it is
+        read, or another stands in its place."""
+        path, other = self.write("a.log", b"one\n"), self.write("b.log", b"two\n")
+        refused, opened = {path, other}, Grounds.open
+
+        def refusing(grounds: Grounds, real: str) -> int:
+            # As root, who runs tests too, may open anything.
+            if real in refused:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), real)
+            return opened(grounds, real)
+
+        self.patch(Grounds, "open", refusing)
+        source = self.source()
+        source.start()
+        self.pass_time()
+        why = "cannot be read (Permission denied)"
+        self.assertEqual(source.report().faults, {path: why, other: why})
+        os.unlink(other)
+        refused.clear()
+        self.pass_time(60)
+        self.assertEqual(source.report().faults, {})
+        self.assertIn("one", self.messages())
+
+    def test_a_report_tells_of_links_that_lead_away(self) -> None:
+        """A link out of the roots is told while it is there (S2)."""
+        path = os.path.join(self.logs, "a.log")
+        os.symlink("/etc/passwd", path)
+        source = self.source()
+        source.start()
+        self.assertIn("leads outside", source.report().faults[path])
+        os.unlink(path)
+        self.pass_time()
+        self.assertEqual(source.report().faults, {})
 
     def test_F18_allowed_globs_narrow_what_is_read(self) -> None:
         self.write("a.log", b"a\n")

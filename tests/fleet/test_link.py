@@ -29,6 +29,7 @@ from cortextx.fleet.agent.link import Link
 from cortextx.fleet.contract import DEFAULT_AGENT_CONFIG, Capabilities, HelloParams, Platform
 
 TOKEN = "t" * 43
+OLD = "o" * 43
 FRESH = "f" * 43
 SESSION = "f3b6c4f7-7a3e-4f7f-9d4d-2f6f0d6fa9a1"
 CONFIG = msgspec.to_builtins(DEFAULT_AGENT_CONFIG)
@@ -50,9 +51,9 @@ def hello(acked: int = 0) -> HelloParams:
     )
 
 
-def make(acked: int = 0, last: int = 0, chance: float = 0.5) -> Link:
+def make(acked: int = 0, last: int = 0, chance: float = 0.5, previous: str | None = None) -> Link:
     draw = lambda: chance  # noqa: E731
-    return Link(hello(acked), last, FullJitter(random=draw), draw)
+    return Link(hello(acked), last, FullJitter(random=draw), draw, previous)
 
 
 def message(**members: object) -> bytes:
@@ -129,7 +130,7 @@ class Handshake(SynchronousTestCase):
         link = make(last=3)
         id = authenticating(link)
         got = link.frame_received(welcome(id, 0, FRESH), 0.0)
-        self.assertEqual(quiet(got), [StoreToken(FRESH), Adopt(0)])
+        self.assertEqual(quiet(got), [StoreToken(FRESH, TOKEN), Adopt(0)])
         self.assertEqual(link.state, "storing")
         probe = {"probe": "x", "args": {}, "timeout_ms": 5}
         asked = message(id=9, method="probe.request", params=probe)
@@ -158,9 +159,39 @@ class Handshake(SynchronousTestCase):
         link.adopted(0, 0, 0.0)
         got = link.token_not_stored("no space", 1.0)
         self.assertEqual(only(Say, got)[0].level, "critical")
-        self.assertEqual(quiet(link.time_passed(6.0)), [StoreToken(FRESH)])
+        self.assertEqual(quiet(link.time_passed(6.0)), [StoreToken(FRESH, TOKEN)])
         link.token_stored(6.1)
         self.assertEqual(link.state, "active")
+
+    def test_a_stop_tries_to_store_the_token_once_more(self) -> None:
+        """An agent that stops while its token waits for the disk tries again, and says what is
+        lost if that fails too, without the token (F23)."""
+        for connected in (True, False):
+            for stored in (True, False):
+                link = make()
+                link.frame_received(welcome(authenticating(link), 0, FRESH), 0.0)
+                link.adopted(0, 0, 0.0)
+                link.token_not_stored("no space", 1.0)
+                if not connected:
+                    link.peer_lost("reset", 1.5)
+                got = link.stop_requested(2.0, 5.0)
+                self.assertEqual(only(StoreToken, got), [StoreToken(FRESH, TOKEN)])
+                self.assertEqual((link.state, link.is_storing), ("stopped", True))
+                got = link.token_stored(3.0) if stored else link.token_not_stored("no space", 3.0)
+                self.assertFalse(link.is_storing)
+                said = only(Say, got)
+                self.assertEqual([say.level for say in said], [] if stored else ["critical"])
+                self.assertTrue(all("issued again" in say.text for say in said))
+                self.assertNotIn(FRESH, repr(got))
+
+    def test_a_stop_while_the_token_is_being_stored_waits_for_it(self) -> None:
+        """It is not asked for twice, and a failure then is told as the end of it."""
+        link = make()
+        link.frame_received(welcome(authenticating(link), 0, FRESH), 0.0)
+        self.assertEqual(only(StoreToken, link.stop_requested(1.0, 5.0)), [])
+        self.assertTrue(link.is_storing)
+        self.assertIn("issued again", only(Say, link.token_not_stored("no space", 2.0))[0].text)
+        self.assertFalse(link.is_storing)
 
     def test_unknown_members_are_tolerated_and_named(self) -> None:
         """Members that a newer server adds are logged and left out (F42)."""
@@ -208,6 +239,91 @@ class Handshake(SynchronousTestCase):
         self.assertEqual(again["params"]["token"], FRESH)
         link.frame_received(welcome(again["id"]), 1e6)
         self.assertEqual(len(only(ResumeSources, link.adopted(0, 0, 1e6))), 1)
+
+    def try_previous(self) -> tuple[Link, int]:
+        """A link whose token is not known to the server, at the hello with the one before."""
+        link = make(previous=OLD)
+        got = link.frame_received(refusal(authenticating(link), -32001), 0.0)
+        self.assertEqual((link.state, only(PauseSources, got)), ("reconnecting", []))
+        link.peer_lost("4001", 0.1)
+        self.assertEqual(quiet(link.time_passed(1.0)), [Connect()])
+        [again] = sent(link.connected(1.0))
+        self.assertEqual(again["params"]["token"], OLD)
+        return link, again["id"]
+
+    def test_a_restored_server_gets_the_token_before(self) -> None:
+        """-32001 leads to one attempt with the token that was replaced; if it is good, the two
+        change places on the disk before anything is sent (A56)."""
+        link, id = self.try_previous()
+        got = link.frame_received(welcome(id), 1.0)
+        self.assertEqual(quiet(got), [StoreToken(OLD, TOKEN), Adopt(0)])
+        link.adopted(0, 0, 1.0)
+        self.assertEqual(link.state, "storing")
+        link.token_stored(1.1)
+        self.assertEqual(link.state, "active")
+        link.peer_lost("reset", 2.0)
+        link.time_passed(100.0)
+        [again] = sent(link.connected(100.0))
+        self.assertEqual(again["params"]["token"], OLD)
+        link.frame_received(refusal(again["id"], -32001), 100.0)
+        link.peer_lost("4001", 100.0)
+        link.time_passed(200.0)
+        self.assertEqual(sent(link.connected(200.0))[0]["params"]["token"], TOKEN)
+
+    def test_a_rotation_by_a_restored_server_replaces_the_token_that_it_knew(self) -> None:
+        """The token kept beside the fresh one is the one that this server has a grace for."""
+        link, id = self.try_previous()
+        got = link.frame_received(welcome(id, 0, FRESH), 1.0)
+        self.assertEqual(quiet(got), [StoreToken(FRESH, OLD), Adopt(0)])
+
+    def test_a_swap_that_cannot_be_stored_holds_nothing_up(self) -> None:
+        """Both tokens are on the disk in any case: the link goes on with the good one."""
+        link, id = self.try_previous()
+        link.frame_received(welcome(id), 1.0)
+        link.adopted(0, 0, 1.0)
+        self.assertEqual(only(Say, link.token_not_stored("EROFS", 1.1))[0].level, "warn")
+        self.assertEqual(link.state, "active")
+
+    def test_both_tokens_refused_is_fatal(self) -> None:
+        """The second refusal is the waiting room, with the verdict on the token that is kept;
+        a retry begins with that one (F34)."""
+        for code, told in ((-32001, -32001), (-32005, -32001), (-32003, -32003)):
+            link, id = self.try_previous()
+            got = link.frame_received(refusal(id, code), 1.0)
+            self.assertEqual(link.state, "fatal_auth")
+            self.assertEqual(only(DeleteToken, got) + only(StoreToken, got), [])
+            self.assertIn(str(told), only(Say, got)[0].text)
+            link.peer_lost("4001", 1.0)
+            link.retry_requested(2.0, TOKEN, OLD)
+            self.assertEqual(sent(link.connected(2.0))[0]["params"]["token"], TOKEN)
+
+    def test_only_an_unknown_token_leads_to_the_one_before(self) -> None:
+        """-32002, -32003 and -32005 are verdicts that the token before does not change."""
+        for code, state in ((-32002, "revoked"), (-32003, "fatal_auth"), (-32005, "fatal_auth")):
+            link = make(previous=OLD)
+            link.frame_received(refusal(authenticating(link), code), 0.0)
+            self.assertEqual(link.state, state)
+
+    def test_the_attempt_with_the_token_before_lasts_until_its_verdict(self) -> None:
+        """A connection lost before the answer, or a busy server, does not use it up."""
+        link, _ = self.try_previous()
+        link.peer_lost("reset", 1.5)
+        link.time_passed(100.0)
+        [again] = sent(link.connected(100.0))
+        self.assertEqual(again["params"]["token"], OLD)
+        link.frame_received(refusal(again["id"], -32020), 100.0)
+        link.peer_lost("closed", 100.0)
+        link.time_passed(300.0)
+        self.assertEqual(sent(link.connected(300.0))[0]["params"]["token"], OLD)
+
+    def test_a_revoked_host_has_no_token_before(self) -> None:
+        """What an operator gives it then is all there is (F8)."""
+        link, id = self.try_previous()
+        self.assertEqual(quiet(link.frame_received(refusal(id, -32002), 1.0))[0], DeleteToken())
+        link.peer_lost("4002", 1.0)
+        link.retry_requested(2.0, FRESH)
+        link.frame_received(refusal(sent(link.connected(2.0))[0]["id"], -32001), 2.0)
+        self.assertEqual(link.state, "fatal_auth")
 
     def test_revoked_at_hello_deletes_the_token_and_stops(self) -> None:
         """-32002 deletes the token; only a new one starts anything again (§3.7, F42)."""

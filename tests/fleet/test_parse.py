@@ -127,6 +127,15 @@ class PiecesTests(SynchronousTestCase):
         [piece] = pieces(b"\0" * 5000 + b"text")
         self.assertEqual(piece, ("text", {"nuls": 5000}))
 
+    def test_D22_a_run_of_nuls_makes_no_piece_of_its_own(self) -> None:
+        """Not within a long record either, nor at its end; left out before, it is counted."""
+        nuls = b"\0" * (2 * MAX_MESSAGE_CHARS)
+        found = pieces(b"x" * MAX_MESSAGE_CHARS + nuls + b"y" + nuls, nuls=7)
+        self.assertEqual(found[0].marks, {"part": 1, "nuls": 7})
+        self.assertEqual(found[1].text[:1], "y")
+        self.assertEqual(found[1].marks["nuls"] + found[1].text.count("\ufffd"), 2 * len(nuls))
+        self.assertEqual((len(found), found[1].marks["parts"]), (2, 2))
+
     def test_F17_long_lines_are_split_never_cut(self) -> None:
         """Each part is at most 65,536 characters; the last says how many there are."""
         text = "xé" * 100_000

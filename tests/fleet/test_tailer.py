@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -512,6 +514,108 @@ class RotationTests(SynchronousTestCase):
         while not any(emit.home == "/log/small.log" for emit in agent.emitted):
             self.assertTrue(agent.step() or agent.settle())
         self.assertLess(len(agent.emitted), 5)
+
+    def test_D22_a_long_run_of_nuls_makes_no_entries_and_is_counted(self) -> None:
+        """However many reads it spans: before a record, within a long one, at the end."""
+        self.agent.run()
+        self.files.write(self.log, b"\0" * 900_000 + b"three\n")
+        self.files.write(self.log, b"x" * 70_000 + b"\0" * 900_000 + b"y\n" + b"\0" * 600_000)
+        self.agent.run()
+        self.files.rename("/log/app.log", "/log/app.log.1")
+        self.agent.run(20)
+        emits = self.agent.emitted[1:]
+        self.assertEqual(emits[0].nuls + emits[0].records[0].count(b"\0"), 900_000)
+        self.assertEqual(emits[0].records[0].strip(b"\0"), b"three")
+        texts = [record.strip(b"\0") for emit in emits for record in emit.records]
+        self.assertEqual(b"".join(texts), b"three" + b"x" * 70_000 + b"y")
+        self.assertNotIn(b"", texts)
+        self.assertEqual(self.agent.tailer.open_files, 0)
+
+
+class ManyFilesTests(SynchronousTestCase):
+    """What thousands of files in one glob cost, counted and not timed."""
+
+    def setUp(self) -> None:
+        self.files = FakeFiles()
+
+    def create(self, count: int, data: bytes = b"only line\n") -> None:
+        for number in range(count):
+            self.files.create(f"/log/{number:04}.log", data, fresh=True)
+
+    def test_an_action_costs_the_same_among_many_files(self) -> None:
+        """Past the bound of open files no step walks over the files: the dearest among 600
+        runs about as many lines of code as the dearest among 20."""
+        few, many = self.dearest(20), self.dearest(600)
+        self.assertGreater(few, 5)
+        self.assertLessEqual(many, 2 * few)
+
+    def dearest(self, count: int) -> int:
+        """The most lines that one `next_action` ran, until all was read."""
+        self.files = FakeFiles()
+        self.create(count)
+        self.files.create("/log/big.log", b"much to read\n" * 500, fresh=True)
+        agent = FakeAgent(self.files, settings=TailSettings(read_bytes=256, max_open=8))
+        inner, most = agent.tailer.next_action, [0]
+
+        def counted(now: float):
+            lines = [0]
+
+            def trace(frame, event, arg):
+                if "sources" not in frame.f_code.co_filename:
+                    return None
+                lines[0] += event == "line"
+                return trace
+
+            before = sys.gettrace()
+            sys.settrace(trace)
+            try:
+                return inner(now)
+            finally:
+                sys.settrace(before)
+                most[0] = max(most[0], lines[0])
+
+        agent.tailer.next_action = counted
+        agent.look()
+        while agent.step() or agent.settle():
+            pass
+        self.assertEqual(sum(len(emit.records) for emit in agent.emitted), count + 500)
+        return most[0]
+
+    def test_a_large_file_advances_beside_many_small_ones(self) -> None:
+        """And they beside it: neither waits until the other is done (A43)."""
+        self.files.create("/log/big.log", b"much to read\n" * 40_000, fresh=True)
+        agent = FakeAgent(self.files, settings=TailSettings(read_bytes=2048, max_open=16))
+        agent.look()
+        agent.step()
+        self.create(300)
+        agent.look()
+        since = steps = small = 0
+        while small < 300:
+            steps += agent.step()
+            while agent.puts:
+                agent.settle()
+                if not agent.emitted:
+                    continue
+                is_big = agent.emitted[-1].home == "/log/big.log"
+                small += not is_big
+                since = 0 if is_big else since + 1
+            self.assertLess(since, 4)
+        self.assertLess(steps, 300 * 6)
+
+    def test_more_large_files_than_may_be_open_take_turns(self) -> None:
+        """One that had its turns gives its descriptor up, though it has more to read."""
+        self.create(12, b"much to read\n" * 2000)
+        agent = FakeAgent(self.files, settings=TailSettings(read_bytes=2048, max_open=3))
+        agent.look()
+        heard: set[str] = set()
+        while len(heard) < 12:
+            self.assertTrue(agent.step() or agent.settle())
+            self.assertLessEqual(agent.tailer.open_files, 3)
+            heard = {emit.home for emit in agent.emitted}
+        self.assertLess(len(agent.emitted), 12 * 12)
+        agent.run()
+        for inode in self.files.names.values():
+            self.assertEqual(inode.delivered, inode.records)
 
 
 class NamesTests(SynchronousTestCase):

@@ -102,7 +102,9 @@ class KillTests(SynchronousTestCase):
             )
             self.assertIn(b"in use by another process", other.stderr)
             # A program that we execute does not inherit the lock.
-            child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+            child = subprocess.Popen(
+                [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
+            )
             self.addCleanup(child.communicate)
         finally:
             disk.close()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
 from cortextx.app.cli.client import calling
-from cortextx.app.cli.enroll import enroll
+from cortextx.app.cli.enroll import checked_uuid, enroll
 from cortextx.app.cli.faults import USAGE, Fault
 from cortextx.app.cli.filters import Span
 from cortextx.app.cli.invocation import Invocation, json_option, pass_invocation
@@ -34,13 +37,32 @@ GAP_COLUMNS = {
 }
 
 
+STATUS_SOURCES = {
+    "name": "SOURCE",
+    "kind": "KIND",
+    "origin": "BY",
+    "start": "FROM",
+    "files": "FILES",
+    "why": "WHY",
+}
+
+STATUS_FILES = {"path": "FILE", "offset": "READ", "size": "OF", "why": "WHY"}
+
+
 def example(*lines: str) -> str:
     """A command's epilog."""
     head = "Example:" if len(lines) == 1 else "Examples:"
     return "\b\n" + "\n".join([head, *(f"  {line}" for line in lines)])
 
 
-@click.group()
+@click.group(
+    epilog=example(
+        "cortextx agent issue --host web1    (on the server)",
+        "cortextx agent enroll               (on the host web1)",
+        "cortextx agent list                 (on the server)",
+        "cortextx agent status               (on the host)",
+    )
+)
 def agent() -> None:
     """The hosts of a server, and the host agent on this machine."""
 
@@ -63,6 +85,10 @@ def issue(invocation: Invocation, name: str, host_id: str | None, expire_in: int
     object with `host_id` (null: the host's first connection decides), `token`
     and `invitation`.
     """
+    if not name.strip():
+        raise Fault("--host is empty", "name the host: letters, digits and . _ - : @", USAGE)
+    if host_id is not None:
+        host_id = checked_uuid(host_id)
     with invocation.server() as server:
         made = server.one("agent.issue", name=name, host_id=host_id, expires_in=expire_in)
     if invocation.json:
@@ -70,6 +96,8 @@ def issue(invocation: Invocation, name: str, host_id: str | None, expire_in: int
         return
     click.echo(f"token       {made.get('token')}")
     click.echo(f"invitation  {made.get('invitation')}")
+    if made.get("hint"):
+        click.echo(f"\nNote: {escaped(str(made['hint']))}", err=True)
     click.echo(
         "\nOn the host, give it the invitation when it asks:\n  cortextx agent enroll", err=True
     )
@@ -149,6 +177,17 @@ def rotate(invocation: Invocation, host: str, now: bool, expire_in: int | None) 
 @pass_invocation
 def revoke(invocation: Invocation, host: str, yes: bool) -> None:
     """Refuse a host from now on, and cut its connection. Its entries stay."""
+    with invocation.server() as server:
+        if (
+            not yes
+            and sys.stdin.isatty()
+            and server.one("agent.show", host=host)["host_id"] is None
+        ):
+            raise Fault(
+                f"{host} has not enrolled yet: there is nothing to refuse",
+                f"`{calling(invocation.state_dir)} agent forget {shlex.quote(host)}`"
+                " withdraws its invitation",
+            )
     _sure(f"Refuse {escaped(host)} from now on", yes)
     with invocation.server() as server:
         server.call("agent.revoke", host=host)
@@ -177,7 +216,23 @@ def status(invocation: Invocation) -> None:
     if invocation.json:
         print_json(found)
     else:
-        print_pairs(found)
+        _print_status(found)
+
+
+def _print_status(found: Mapping[str, Any]) -> None:
+    """An agent's status for people: its members, then its sources, then their files."""
+    pairs = dict(found)
+    sources = [*(pairs.pop("sources", None) or []), *(pairs.pop("sources_left_out", None) or [])]
+    files = pairs.pop("files", None) or []
+    if pairs.get("next_attempt_in") is not None:
+        pairs["next_attempt_in"] = f"{pairs['next_attempt_in']} s"
+    if pairs.get("sources_paused_by") is not None:
+        pairs["sources_paused_by"] = ", ".join(pairs["sources_paused_by"])
+    print_pairs(pairs)
+    for columns, rows in ((STATUS_SOURCES, sources), (STATUS_FILES, files)):
+        if rows:
+            click.echo()
+            print_table(columns, rows)
 
 
 @agent.command(epilog=example("cortextx agent retry"))
@@ -196,4 +251,4 @@ def _sure(question: str, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise Fault("this cannot be undone", "add --yes if you mean it", USAGE)
     if not click.confirm(f"{question}?"):
-        raise click.Abort
+        raise Fault("nothing was changed")

@@ -154,7 +154,10 @@ def _connect(path: str, what: str, start_with: str) -> Client:
     except PermissionError:
         connected.close()
         raise Fault(
-            f"{path} belongs to another user",
+            f"{path} belongs to another user"
+            if _can_be_seen(path)
+            else f"{os.path.dirname(os.path.dirname(path))} cannot be looked into:"
+            " Permission denied",
             "run this as the user that runs the service, or as root",
         ) from None
     except OSError as error:
@@ -165,6 +168,14 @@ def _connect(path: str, what: str, start_with: str) -> Client:
             message = f"the {what} cannot be reached at {path}: {error.strerror or error}"
         raise NotReachable(message, start_with) from None
     return Client(connected, what, start_with)
+
+
+def _can_be_seen(path: str) -> bool:
+    try:
+        os.lstat(path)
+    except OSError:
+        return False
+    return True
 
 
 def server_client(directory: str) -> Client:

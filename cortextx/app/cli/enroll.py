@@ -7,6 +7,7 @@ every user of the machine can read.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import uuid
 from typing import IO
@@ -14,12 +15,16 @@ from typing import IO
 import click
 
 from cortextx.app.cli.client import calling
-from cortextx.app.cli.faults import USAGE, Fault
+from cortextx.app.cli.faults import USAGE, Fault, Refused
 from cortextx.app.cli.invocation import Invocation, pass_invocation
+from cortextx.app.cli.processes import AGENT, Place, running_pid, twistd
+from cortextx.app.config import load
 from cortextx.app.statedir import StateDir
 from cortextx.errors import ConfigError
 from cortextx.fleet.agent.identity import IdentityFiles
+from cortextx.fleet.agent.settings import AgentSettings, check_transport
 from cortextx.fleet.invitation import Invitation, check_token, check_url, read_invitation
+from cortextx.fleet.server.settings import ServerSettings
 
 MAX_SECRET_CHARS = 4096
 """More than that is no token or invitation."""
@@ -68,11 +73,47 @@ def enroll(
         invitation = read_invitation(_invitation(invitation_file))
     chosen = enrol_agent(invocation.state_dir, invitation, host_id, force)
     click.echo(f"enrolled as {chosen}, for {invitation.url}")
+    if running_pid(Place(invocation.state_dir, AGENT)) is not None:
+        click.echo(_told_to_retry(invocation), err=True)
+        return
     click.echo(
-        f"start the agent with `{calling(invocation.state_dir)} up`, "
-        "or with the service that runs it",
+        "start the agent:\n"
+        f"  {calling(invocation.state_dir)} up\n"
+        f"or, in the foreground or as a service:\n  {foreground(invocation.state_dir)}",
         err=True,
     )
+
+
+def foreground(directory: str) -> str:
+    """The command line that is the agent of a state directory."""
+    program = twistd()
+    call = [
+        program[0] if len(program) == 1 else "twistd",
+        "--pidfile=",
+        "-n",
+        AGENT,
+        "--state-dir",
+        directory,
+    ]
+    return shlex.join(call)
+
+
+def _told_to_retry(invocation: Invocation) -> str:
+    """Have the agent that runs connect with its new token (F34); answers what comes of it."""
+    call = calling(invocation.state_dir)
+    try:
+        with invocation.agent() as client:
+            client.call("retry")
+    except Refused as error:
+        if error.code != "not_enrolled":
+            return f"the agent runs, but does not try again: {error.message}"
+        return (
+            "the agent that runs began with another enrolment: restart it, "
+            f"as `{call} up` does if it started it"
+        )
+    except Fault as fault:
+        return f"the agent runs, but does not answer: {fault.message}; restart it"
+    return f"the agent runs and connects with it now: `{call} agent status` shows what comes of it"
 
 
 def enrol_agent(directory: str, invitation: Invitation, host_id: str | None, force: bool) -> str:
@@ -83,7 +124,7 @@ def enrol_agent(directory: str, invitation: Invitation, host_id: str | None, for
     """
     files = identity_files(directory)
     if host_id is not None:
-        host_id = _uuid(host_id)
+        host_id = checked_uuid(host_id)
     if host_id and invitation.host_id and host_id != invitation.host_id.lower():
         raise Fault("--host-id is not the id that the invitation is for", None, USAGE)
     if is_enrolled(directory) and not force:
@@ -91,6 +132,7 @@ def enrol_agent(directory: str, invitation: Invitation, host_id: str | None, for
             f"this host is enrolled already, for {server_of(directory)}",
             "add --force to replace that enrolment; what is buffered is kept",
         )
+    _check_transport(directory, invitation.url)
     chosen = host_id or invitation.host_id
     kept = None if chosen else _own_host_id(directory)
     StateDir(directory).prepare("agent")
@@ -102,6 +144,21 @@ def enrol_agent(directory: str, invitation: Invitation, host_id: str | None, for
             err=True,
         )
     return made
+
+
+def _check_transport(directory: str, url: str) -> None:
+    """Refuse now what the agent would refuse when it starts (F20); raises ConfigError."""
+    try:
+        check_transport(url, False, "enrolment")
+    except ConfigError:
+        settings = load(
+            AgentSettings,
+            default_path=StateDir(directory).config_file(AGENT),
+            environ=os.environ,
+            others=[ServerSettings],
+        )
+        if not settings.agent.allow_insecure:
+            raise
 
 
 def identity_files(directory: str) -> IdentityFiles:
@@ -147,8 +204,13 @@ def _secret(file: IO[str]) -> str:
         raise Fault(f"{file.name} is no text", None, USAGE) from None
 
 
-def _uuid(text: str) -> str:
+def checked_uuid(text: str) -> str:
+    """The value of --host-id as a UUID is written; raises Fault."""
     try:
         return str(uuid.UUID(text))
     except ValueError:
-        raise Fault("--host-id is no UUID", None, USAGE) from None
+        raise Fault(
+            "--host-id is no UUID",
+            "it looks like 6f1d2a1e-0000-4000-8000-000000000001; `cortextx agent list` shows it",
+            USAGE,
+        ) from None

@@ -116,7 +116,12 @@ def filter_args(
     since: str | None,
     until: str | None,
 ) -> dict[str, Any]:
-    """The filters as a request's args; what was not asked for is left out."""
+    """The filters as a request's args; what was not asked for is left out.
+
+    Raises click.UsageError for a time span that ends before it begins.
+    """
+    if since and until and datetime.fromisoformat(since) > datetime.fromisoformat(until):
+        raise click.UsageError(f"--since is later than --until: {since} and {until}")
     found: dict[str, Any] = {
         "text": " ".join(map(_word, text)),
         "hosts": list(host),

@@ -11,6 +11,7 @@ import click
 
 from cortextx.app.cli.client import Client, agent_client, server_client
 from cortextx.app.config import state_dir
+from cortextx.errors import ConfigError
 
 
 @dataclass
@@ -27,6 +28,8 @@ class Invocation:
     @property
     def state_dir(self) -> str:
         """The state directory; raises ConfigError."""
+        if self.state_dir_option is not None and not self.state_dir_option.strip():
+            raise ConfigError("--state-dir", "directory", "a path; it is empty")
         return state_dir(self.state_dir_option, os.environ)
 
     def server(self) -> Client:

@@ -20,6 +20,9 @@ SERVER = "cortex-server"
 AGENT = "cortex-agent"
 LOG_FACTORY = "cortextx.app.logs.rotating"
 
+_log_began: dict[str, int] = {}
+"""Bytes that a log had when we started its process: what stands there is of an earlier one."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -73,6 +76,7 @@ def start(place: Place, *options: str) -> subprocess.Popen[bytes]:
         if os.path.exists(stale):
             os.unlink(stale)
     environ = {**os.environ, "CORTEXTX_LOG_FILE": place.log}
+    _log_began[place.log] = os.path.getsize(place.log) if os.path.exists(place.log) else 0
     made = os.open(place.output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         child = subprocess.Popen(  # noqa: S603
@@ -131,17 +135,18 @@ def last_words(place: Place, lines: int = 8) -> str:
     """The end of what a process wrote, for the message that it died."""
     found: list[str] = []
     for path in (place.log, place.output):
-        text = _read(path, tail=8192)
+        text = _read(path, tail=8192, since=_log_began.get(path, 0))
         found += (text or "").splitlines()[-lines:]
     return "\n".join(f"    {line}" for line in found)
 
 
-def _read(path: str, tail: int | None = None) -> str | None:
+def _read(path: str, tail: int | None = None, since: int = 0) -> str | None:
     try:
         with open(path, "rb") as file:
             if tail is not None:
                 size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - tail))
+                # A log that is shorter than it was has been rotated since.
+                file.seek(max(0, size - tail, since if since <= size else 0))
             return file.read().decode("utf-8", "replace").strip()
     except OSError:
         return None

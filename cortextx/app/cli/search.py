@@ -48,7 +48,7 @@ def search(
     order = "oldest_first" if oldest_first else "newest_first"
     args = filter_args(**filters)
     printer = EntryPrinter(invocation.json, raw)
-    left = limit
+    left, count_found = limit, 0
     with invocation.server() as server:
         while True:
             count = min(PAGE, left) if limit else PAGE
@@ -56,6 +56,7 @@ def search(
             while True:
                 try:
                     printer.show(next(answers))
+                    count_found += 1
                 except StopIteration as stop:
                     cursor = stop.value.get("cursor")
                     break
@@ -63,5 +64,7 @@ def search(
             if cursor is None or (limit and left <= 0):
                 break
     printer.flush()
+    if not count_found and cursor is None:
+        click.echo("nothing found", err=True)
     if cursor is not None:
         click.echo(f"there is more: go on with --cursor {cursor}", err=True)

@@ -8,7 +8,11 @@ from cortextx.app.cli.invocation import Invocation, json_option, pass_invocation
 from cortextx.app.cli.terminal import print_json, print_pairs
 
 
-@click.group()
+@click.group(
+    epilog="""\b
+Example:
+  cortextx server status"""
+)
 def server() -> None:
     """The server on this machine."""
 

@@ -41,14 +41,18 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class StoreToken:
-    """Store a rotated token atomically and durably; answer with `token_stored` (§3)."""
+    """Store a token atomically and durably; answer with `token_stored` (§3).
+
+    `replaced` is kept beside it, for a server that was restored from a backup (A56).
+    """
 
     token: str = field(repr=False)
+    replaced: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteToken:
-    """Delete the stored token (§3.7, §4.3)."""
+    """Delete the stored token and the one before (§3.7, §4.3)."""
 
 
 @dataclass(frozen=True, slots=True)

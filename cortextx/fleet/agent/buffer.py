@@ -93,6 +93,8 @@ class Buffer:
         self._state = found.ledger.state
         self._log = Log(disk, found, limits.segment, limits.cache)
         self._ceiling: int | None = None
+        self._full: str | None = None
+        self._wanted = 0
         self._rescued: list[bytes] = []
         self._side = SideFile(disk)
         self.recovery: Recovery = found.report
@@ -143,14 +145,24 @@ class Buffer:
 
     @property
     def pressure(self) -> Pressure:
-        """How full the buffer is (F19): from "soft" on, sources that can wait should."""
+        """How full the buffer is (F19): from "soft" on, sources that can wait should.
+
+        After a write that found no room it is "hard" until that one would find it.
+        """
         limits = self._limits
+        if self._full is not None and not self._has_room_again():
+            return "hard"
         free = limits.min_free * 2 if self._log.size < limits.floor else self._free()
         if self._log.size >= limits.hard or free < limits.min_free:
             return "hard"
         if self._log.size >= limits.soft or free < limits.min_free * 2:
             return "soft"
         return "ok"
+
+    @property
+    def full(self) -> str | None:
+        """Why the latest write found no room, until one succeeds; None if it did."""
+        return self._full
 
     @property
     def evicted(self) -> int:
@@ -224,9 +236,15 @@ class Buffer:
                 entries = joined([pack(self._rescued), entries])
             self._log.write(entries, checkpoints, self._state.shift)
         except OSError as fault:
+            error = _store_error(fault, "the buffer cannot be written")
             if fault.errno in FULL:
                 self._ceiling = max(self._log.size, self._limits.floor)
-            raise _store_error(fault, "the buffer cannot be written") from fault
+                self._note_full(error, len(entries.payload))
+            raise error from fault
+        except StoreFull as error:
+            self._note_full(error, len(entries.payload))
+            raise
+        self._full, self._wanted = None, 0
         self._rescued = []
         return self._log.last + (self._state.shift or 0)
 
@@ -393,6 +411,15 @@ class Buffer:
         except OSError as fault:
             raise _store_error(fault, "acked segments cannot be dropped") from fault
         self._ledger.refill_reserve()
+
+    def _note_full(self, error: StoreError, wanted: int) -> None:
+        self._full, self._wanted = str(error), max(self._wanted, wanted)
+
+    def _has_room_again(self) -> bool:
+        """Whether what found no room would find it now, as far as can be seen."""
+        free, limits = self._free(), self._limits
+        ceiling = limits.hard if free >= limits.min_free else self._ceiling or limits.hard
+        return free >= self._wanted and self._log.size + self._wanted <= ceiling
 
     def _free(self) -> int:
         try:

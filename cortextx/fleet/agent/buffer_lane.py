@@ -35,6 +35,7 @@ class BufferStatus:
     set_aside: int = 0
     losses: int = 0
     broken: str | None = None
+    full: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,4 +201,5 @@ class Lane:
             buffer.set_aside_count,
             buffer.unreported,
             buffer.broken,
+            buffer.full,
         )

@@ -40,7 +40,7 @@ MAX_PENDING_BYTES = 4 * 2**20
 MAX_WAITING_BYTES = 32 * 2**20
 """Bytes that wait for that at most; a put beyond is refused."""
 RECHECK_SECONDS = 1.0
-"""How often a full disk is looked at again while puts are held back."""
+"""How often a full disk is looked at again."""
 PUT_OVERHEAD = 128
 
 
@@ -259,12 +259,18 @@ class BufferWriter:
         flows = self.status.pressure == "ok"
         while flows and self._held and not self._urgent and self._has_room(self._held[0]):
             self._submit(self._held.popleft())
-        if self._held and not flows and self._recheck is None and self._open:
+        pressed = not flows or self.status.full is not None
+        if pressed and self._recheck is None and self._open:
             self._recheck = self._reactor.callLater(RECHECK_SECONDS, self._look_again)
 
     def _look_again(self) -> None:
         self._recheck = None
-        self._lane.submit(Ask(None, lambda buffer: None))
+        if self.status.full is None or self.status.pressure != "ok" or self._held:
+            self._lane.submit(Ask(None, lambda buffer: None))
+            return
+        # There seems to be room again, and nobody who would notice: an empty put does.
+        self._waiting += PUT_OVERHEAD
+        self._submit(Put(None, pack([]), {}, False, PUT_OVERHEAD))
 
     def _from_thread(self, report: Report) -> None:
         self._reactor.callFromThread(self._reported, report)

@@ -21,7 +21,7 @@ from cortextx.core import jsontext
 from cortextx.core.backoff import FullJitter
 from cortextx.errors import JsonError
 from cortextx.fleet import jsonrpc
-from cortextx.fleet.agent.actions import Action, Beat, Say, Send, SetDeadline, StoreToken
+from cortextx.fleet.agent.actions import Action, Beat, Say, Send, SetDeadline
 from cortextx.fleet.agent.hello import read_config, read_welcome
 from cortextx.fleet.agent.sending import Broken, refusal_wait
 from cortextx.fleet.agent.states import FATAL, TOKEN_RETRY, Core, make_transitions
@@ -57,13 +57,19 @@ class Link:
 
     `hello` carries the stored token, the buffer's acked seq as `resume_from_seq`
     and what else the server is told; `last` is the highest seq in the buffer.
-    `random` answers a float from 0 to below 1.
+    `random` answers a float from 0 to below 1. `previous` is the token that the
+    stored one replaced: it is tried once where the server does not know that (A56).
     """
 
     def __init__(
-        self, hello: HelloParams, last: int, backoff: FullJitter, random: Callable[[], float]
+        self,
+        hello: HelloParams,
+        last: int,
+        backoff: FullJitter,
+        random: Callable[[], float],
+        previous: str | None = None,
     ) -> None:
-        self._core = Core(hello, last, backoff, random)
+        self._core = Core(hello, last, backoff, random, previous)
         self._machine = make_transitions(self._core)
         self._deadline: float | None = None
 
@@ -81,6 +87,11 @@ class Link:
     def is_connected(self) -> bool:
         """Whether a connection is open or being opened."""
         return self._core.connected
+
+    @property
+    def is_storing(self) -> bool:
+        """Whether a token is on its way to the disk; an agent that stops waits for that."""
+        return self._core.token_pending is not None
 
     @property
     def acked(self) -> int:
@@ -144,16 +155,27 @@ class Link:
 
     def token_stored(self, now: float) -> list[Action]:
         """The token of the last StoreToken is durable (§3)."""
-        token = self._core.token_pending
-        if token is not None:
-            self._core.hello = msgspec.structs.replace(self._core.hello, token=token)
-        self._core.token_pending = None
-        self._core.token_retry_at = inf
+        self._core.use_token()
         return self._step(now, lambda: self._settle(now))
 
     def token_not_stored(self, reason: str, now: float) -> list[Action]:
-        """The token could not be stored: no hello goes out before it is, or it would be lost."""
-        self._core.token_retry_at = now + TOKEN_RETRY
+        """The token could not be stored: no hello goes out before it is, or it would be lost.
+
+        A previous token that only takes its place again is on the disk anyway. An agent
+        that stops has no time for another try.
+        """
+        core = self._core
+        if core.token_pending is not None and core.token_pending == core.previous:
+            core.use_token()
+            text = f"the token before is good, but cannot be put back in its place: {reason}"
+            return self._step(now, lambda: [Say("warn", text), *self._settle(now)])
+        if self.state == "stopped":
+            core.token_pending = None
+            text = f"the server's new token could not be stored and is lost: {reason}. This host"
+            text += " must be issued again (`cortextx agent issue --host-id`), unless the server"
+            text += " still takes the token before"
+            return self._step(now, lambda: [Say("critical", text)])
+        core.token_retry_at = now + TOKEN_RETRY
         text = f"the new token cannot be stored: {reason}; trying again"
         return self._step(now, lambda: [Say("critical", text)])
 
@@ -197,8 +219,10 @@ class Link:
         """The transport takes data again."""
         return self._step(now, lambda: self._core.sender.transport_ready(now))
 
-    def retry_requested(self, now: float, token: str | None = None) -> list[Action]:
-        """The operator asks for an attempt now (F34); `token` is what is stored today.
+    def retry_requested(
+        self, now: float, token: str | None = None, previous: str | None = None
+    ) -> list[Action]:
+        """The operator asks for an attempt now (F34); both tokens are what is stored today.
 
         A revoked host needs a new token for it. A token that is still on its way
         to the disk is not replaced.
@@ -209,13 +233,19 @@ class Link:
             return [Say("warn", "this host is revoked: enrol it before trying again")]
         if token is not None and new:
             core.hello = msgspec.structs.replace(core.hello, token=token)
+            core.previous, core.on_previous = previous, False
         if self.state not in ("fatal_auth", "revoked", "reconnecting"):
             return []
         return self._step(now, lambda: self._machine.retry(now))
 
     def stop_requested(self, now: float, seconds: float) -> list[Action]:
-        """The agent stops: drain for at most `seconds`, close, and end in `stopped`."""
+        """The agent stops: drain for at most `seconds`, close, and end in `stopped`.
+
+        A token that waits to be stored is tried once more (see `is_storing`).
+        """
         self._core.stopping = True
+        if self._core.token_retry_at < inf and self.state != "stopped":
+            return self._step(now, lambda: [self._core.store_token(), *self._machine.stop(now)])
         if self.state in _SENDING:
             return self._step(now, lambda: self._machine.drain("the agent stops", seconds, now))
         if self.state == "stopped":
@@ -272,8 +302,7 @@ class Link:
             return self._fail(why, now, CloseCode.INTERNAL_ERROR)
         actions: list[Action] = []
         if core.token_pending is not None and now >= core.token_retry_at:
-            core.token_retry_at = inf
-            actions.append(StoreToken(core.token_pending))
+            actions.append(core.store_token())
         if core.pending_config is not None and now >= core.pending_config[0]:
             config = core.pending_config[1]
             core.pending_config = None
@@ -336,7 +365,7 @@ class Link:
         return [Say("warn", "an answer came that nothing waits for")]
 
     def _hello_answered(self, response: jsonrpc.Response, now: float) -> list[Action]:
-        error = response.error
+        core, error = self._core, response.error
         if error is None:
             try:
                 welcome = read_welcome(response.result or msgspec.Raw(b"null"))
@@ -344,11 +373,14 @@ class Link:
                 why = f"the answer to the hello is wrong: {fault}"
                 return self._fail(why, now, PROTOCOL_FAULT, full=True)
             return self._machine.accepted(welcome, now)
+        untried = core.previous is not None and not core.on_previous
+        if error.code == Code.AUTH_FAILED and untried:
+            return self._machine.unknown(now)
         if error.code in FATAL:
             return self._machine.refused(Code(error.code), now)
         if error.code == Code.TOKEN_REVOKED:
             return self._machine.revoke(now)
-        self._core.least_delay = refusal_wait(error)
+        core.least_delay = refusal_wait(error)
         why = f"the hello was refused with error {error.code}"
         return self._fail(why, now, CloseCode.NORMAL, full=True)
 

@@ -160,9 +160,11 @@ def _pattern(glob: str) -> re.Pattern[str]:
     no `*`, which stands for more than one character.
     """
     out: list[str] = []
-    for part in glob.split("/")[1:]:
+    parts = glob.split("/")[1:]
+    for at, part in enumerate(parts):
         if part == "**":
-            out.append("(?:/[^/]+)*")
+            # At the end it is what lies below, not the directory itself.
+            out.append("(?:/[^/]+)" + ("+" if at == len(parts) - 1 else "*"))
             continue
         piece = re.escape(part).replace(r"\*", "[^/\x00]*").replace(r"\?", "[^/\x00*]")
         out.append("/" + piece)

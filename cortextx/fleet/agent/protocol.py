@@ -8,6 +8,7 @@ deadline, and a close that the server does not finish ends in an abort here.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
@@ -35,6 +36,7 @@ CLOSE_SECONDS = 5.0
 """How long the server may take to finish a close."""
 _REASON_BYTES = 123
 _MAX_WORDS = 200
+_REFUSED = re.compile(r"upgrade failed \[(\d{3})\]")
 
 
 class Hears(Protocol):
@@ -73,6 +75,7 @@ class AgentConnection(WebSocketClientProtocol):
         self._hears = hears
         self._why: str | None = None
         self._is_over = False
+        self._was_open = False
         self._closing = False
         self._abort_call: IDelayedCall | None = None
 
@@ -100,6 +103,7 @@ class AgentConnection(WebSocketClientProtocol):
     def onOpen(self) -> None:
         if self._closing:
             return
+        self._was_open = True
         self.transport.registerProducer(self, True)
         self._tell(self._hears.opened)
 
@@ -126,6 +130,8 @@ class AgentConnection(WebSocketClientProtocol):
         call, self._abort_call = self._abort_call, None
         if call is not None:
             call.cancel()
+        if self._why is None and not self._was_open:
+            self._why = _not_opened(reason or "", self.factory)
         self._tell(self._hears.lost, self._why or _plain(reason) or "it broke off")
 
     def _fail_connection(self, code: int = 1002, reason: str = "") -> None:
@@ -243,6 +249,23 @@ class AgentConnectionFactory(WebSocketClientFactory):
         connection = AgentConnection(self.reactor, self._hears)
         connection.factory = self
         return connection
+
+
+def _not_opened(reason: str, factory: WebSocketClientFactory) -> str | None:
+    """What Autobahn says of a WebSocket that never opened, with what may be wrong in the URL;
+    None for what it says well enough, as of a certificate."""
+    answer = _REFUSED.search(reason)
+    if answer is not None and answer[1] == "404":
+        at = _plain(factory.path)
+        return f"the server has nothing at {at} (HTTP 404): is the path of the URL /ws/agent?"
+    if answer is not None:
+        return f"the server, or a proxy before it, answers HTTP {answer[1]} and no WebSocket"
+    if "peer dropped" not in reason:
+        return None
+    where = _plain(f"{factory.host}:{factory.port}")
+    if factory.isSecure:
+        return f"{where} ended the TLS handshake or the WebSocket's: it may be no wss:// (TLS) port"
+    return f"{where} ended the connection before the WebSocket was open: it may want wss:// (TLS)"
 
 
 def _in_words(failure: Failure) -> str:

@@ -16,6 +16,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger, LogLevel
 
+from cortextx.errors import StoreFull
 from cortextx.fleet import jsonrpc
 from cortextx.fleet.agent import actions
 from cortextx.fleet.contract import HEARTBEAT, CloseCode, Heartbeat
@@ -103,7 +104,8 @@ class LinkRunner:
         self.feed(self.link.started)
 
     def stop(self, seconds: float) -> Deferred[None]:
-        """Drain for at most `seconds`, close; fires when the connection is gone (F42)."""
+        """Drain for at most `seconds`, close; fires when the connection is gone (F42), and
+        a token that is being stored has been, or has not."""
         done: Deferred[None] = Deferred()
         self._stopped = done
         self.feed(partial(self._stop, seconds))
@@ -113,9 +115,9 @@ class LinkRunner:
             done.addErrback(lambda _: self.log.warn("the connection did not end in time"))
         return done
 
-    def retry(self, token: str | None) -> None:
-        """Make an attempt now, with the token as it is stored (F34)."""
-        self.feed(lambda now: self.link.retry_requested(now, token))
+    def retry(self, token: str | None, previous: str | None = None) -> None:
+        """Make an attempt now, with the tokens as they are stored (F34)."""
+        self.feed(lambda now: self.link.retry_requested(now, token, previous))
 
     def entries_available(self, last: int) -> None:
         """All up to `last` is durable in the buffer."""
@@ -136,7 +138,12 @@ class LinkRunner:
 
     def _one(self, given: Callable[[float], list[Action] | None]) -> None:
         try:
-            for action in given(self._reactor.seconds()) or ():
+            was_active = self.link.state == "active"
+            actions = given(self._reactor.seconds()) or ()
+            if self.link.state == "active" and not was_active:
+                # What was wrong before is over.
+                self.last_error = None
+            for action in actions:
                 self._do(action)
         except Exception:
             # A bug of ours must not end the link for good: begin with a new connection.
@@ -148,8 +155,9 @@ class LinkRunner:
         return self.link.stop_requested(now, seconds)
 
     def _check_stopped(self) -> None:
-        done = self._stopped
-        if done is not None and self.link.state == "stopped" and not self.link.is_connected:
+        done, link = self._stopped, self.link
+        busy = link.is_connected or link.is_storing
+        if done is not None and link.state == "stopped" and not busy:
             self._stopped = None
             self._set_deadline(None)
             done.callback(None)
@@ -170,9 +178,7 @@ class LinkRunner:
             case actions.Beat(lag):
                 self._beat(lag)
             case actions.Connect():
-                # A connection that is refused at once calls back while `connect` runs.
-                ear = _Ear(self)
-                self._attempt = self._connector.connect(ear)
+                self._prepare()
             case actions.Close(code, reason):
                 if self._attempt is not None:
                     self._attempt.close(int(code), reason)
@@ -180,8 +186,8 @@ class LinkRunner:
                 adopted = maybeDeferred(self._buffer.adopt, accepted_seq)
                 adopted.addCallbacks(self._adopted, partial(self._failed, self.link.adopt_failed))
                 self._watch(adopted)
-            case actions.StoreToken(token):
-                stored = self._in_thread(self._files.store_token, token)
+            case actions.StoreToken(token, replaced):
+                stored = self._in_thread(self._files.store_token, token, replaced)
                 failed = partial(self._failed, self.link.token_not_stored)
                 stored.addCallbacks(lambda _: self.feed(self.link.token_stored), failed)
                 self._watch(stored)
@@ -199,6 +205,29 @@ class LinkRunner:
                 if level != "info":
                     self.last_error = text
                 self.log.emit(_LEVELS[level], "{text}", text=text)
+
+    def _prepare(self) -> None:
+        """Connect, once there is room for a token that the server may give."""
+        attempt = self._attempt = _Preparing(_Ear(self))
+        room = self._in_thread(self._make_room)
+        room.addCallbacks(lambda _: self.feed(lambda _: self._dial(attempt)), attempt.fail)
+        self._watch(room)
+
+    def _make_room(self) -> None:
+        """Raises OSError where the token may be a one-time token and its answer has no room.
+
+        A long-lived one has a grace when it is replaced, and its host's logs should go.
+        """
+        try:
+            self._files.reserve()
+        except OSError:
+            if self._files.never_rotated:
+                raise
+
+    def _dial(self, attempt: _Preparing) -> None:
+        if self._attempt is attempt:
+            # A connection that is refused at once calls back while `connect` runs.
+            self._attempt = self._connector.connect(attempt.ear)
 
     def _batch_read(self, batch: Batch) -> None:
         self.feed(lambda now: self.link.batch_read(batch.first, batch.bodies, now))
@@ -227,7 +256,12 @@ class LinkRunner:
         return done
 
     def _watch(self, work: Deferred[Any]) -> None:
-        work.addErrback(lambda failure: self.log.failure("the agent's work failed", failure))
+        work.addErrback(self._work_failed)
+
+    def _work_failed(self, failure: Failure) -> None:
+        # A full disk is no fault of ours; the agent says it once for all (`AgentService`).
+        if not failure.check(StoreFull):
+            self.log.failure("the agent's work failed", failure)
 
     def _set_deadline(self, at: float | None) -> None:
         call, self._deadline = self._deadline, None
@@ -245,6 +279,25 @@ class LinkRunner:
         """The connection of now is gone."""
         self._attempt = None
         self.feed(lambda now: self.link.peer_lost(why, now))
+
+
+class _Preparing:
+    """An attempt that is not under way yet."""
+
+    def __init__(self, ear: _Ear) -> None:
+        self.ear = ear
+
+    def send(self, payload: bytes) -> None:
+        """There is nobody to send to."""
+
+    def close(self, code: int, reason: str) -> None:
+        """Give it up."""
+        self.ear.lost("given up before it began")
+
+    def fail(self, failure: Failure) -> None:
+        """It cannot begin."""
+        why = getattr(failure.value, "strerror", None) or failure.getErrorMessage()
+        self.ear.lost(f"there is no room to store the token that the server will give: {why}")
 
 
 class _Ear:

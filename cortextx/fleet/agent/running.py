@@ -14,6 +14,7 @@ from twisted.logger import Logger
 
 if TYPE_CHECKING:
     from cortextx.fleet.agent.policy import FileGroup
+    from cortextx.fleet.agent.sources.file import FileReport
     from cortextx.interfaces.fleet import ILogSource
 
 Checkpoints = dict[str, bytes]
@@ -48,6 +49,11 @@ class RunningSources:
     def held_by(self) -> list[str]:
         """Who holds the sources back."""
         return sorted(self._holds)
+
+    def reports(self) -> list[FileReport]:
+        """How those that run and can tell are."""
+        told = (getattr(source, "report", None) for source in self._running.values())
+        return [report() for report in told if report is not None]
 
     def apply(self, wanted: Iterable[FileGroup]) -> None:
         """Run just these from now on."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,7 +19,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from cortextx.core.backoff import FullJitter
-from cortextx.errors import ConfigError, CortexError, JsonError, StoreClosed
+from cortextx.errors import ConfigError, CortexError, JsonError, StoreClosed, StoreFull
 from cortextx.fleet.agent.hello import read_config
 from cortextx.fleet.agent.link import Link
 from cortextx.fleet.agent.policy import AVAILABLE, FileGroup, Plan, groups, plan
@@ -38,15 +38,17 @@ from cortextx.fleet.contract import (
 if TYPE_CHECKING:
     from cortextx.fleet.agent.buffer_writer import BufferWriter
     from cortextx.fleet.agent.identity import Identity, IdentityFiles
-    from cortextx.fleet.agent.policy import LeftOut
+    from cortextx.fleet.agent.policy import EffectiveSource, LeftOut
     from cortextx.fleet.agent.settings import AgentSettings
-    from cortextx.fleet.agent.sources.file import Put
+    from cortextx.fleet.agent.sources.file import FileReport, Put
     from cortextx.interfaces.fleet import ILogSource
 
 LOOK_SECONDS = 1.0
 """How often the buffer's fill is looked at (F19)."""
 MAX_FILES = 200
 """Files that a status names at most."""
+BETWEEN_WORDS = 60.0
+"""Seconds between two words to the operator about a buffer without room."""
 REOPEN_SECONDS = 10.0
 """How often a buffer that a failed sync has broken is opened anew."""
 
@@ -94,6 +96,7 @@ class AgentService(Service):
         self._runner: LinkRunner | None = None
         self._config: AgentConfig | None = None
         self._reopen_at = 0.0
+        self._say_full_at = 0.0
         self._look = LoopingCall(self._look_at_buffer)
         self._look.clock = reactor
 
@@ -103,7 +106,8 @@ class AgentService(Service):
         for note in found.notes:
             self.log.warn("buffer: {note}", note=note)
         hello = make_hello(self._identity, self._version, self._buffer.acked)
-        link = Link(hello, self._buffer.last, FullJitter(random=self._random), self._random)
+        backoff, previous = FullJitter(random=self._random), self._identity.previous
+        link = Link(hello, self._buffer.last, backoff, self._random, previous)
         self._runner = LinkRunner(
             self._reactor, link, self._buffer, self._files, self._connector, self, self._wall
         )
@@ -137,7 +141,7 @@ class AgentService(Service):
             expected = "what this process began with: restart the agent to use the new enrolment"
             raise ConfigError(self._files.directory, "enrolment", expected)
         if self._runner is not None:
-            self._runner.retry(now.token)
+            self._runner.retry(now.token, now.previous)
 
     def configure(self, config: AgentConfig) -> None:
         """The link says what the server wants (F18)."""
@@ -162,7 +166,8 @@ class AgentService(Service):
         runner, buffer = self._runner, self._buffer
         if runner is None:
             return {"state": "starting", "host_id": self._identity.host_id}
-        files = _files_read(await buffer.checkpoints())
+        reports = self._sources.reports()
+        files = _files_read(await buffer.checkpoints(), reports)
         link = runner.link
         due = link.attempt_at
         return {
@@ -171,23 +176,23 @@ class AgentService(Service):
             "reason": link.why or None,
             "auth": _AUTH.get(link.state, "unknown" if link.session_id is None else "ok"),
             "last_error": runner.last_error,
-            "next_attempt_in": None if due is None else max(0.0, due - self._reactor.seconds()),
+            "next_attempt_in": _seconds_to(due, self._reactor.seconds()),
             "host_id": self._identity.host_id,
             "session_id": link.session_id,
             "acked_seq": link.acked,
             "last_seq": buffer.last,
             "backlog_entries": buffer.depth,
-            "backlog_bytes": buffer.size,
+            "buffer_bytes": buffer.size,
             "unanswered_pushes": link.in_flight,
-            "buffer_pressure": buffer.pressure,
+            "buffer_pressure": buffer.pressure if buffer.status.full is None else "hard",
             "sources_paused_by": self._sources.held_by,
-            "sources": [msgspec.to_builtins(source) for source in self._planned.run],
+            "sources": [_source_row(source, reports) for source in self._planned.run],
             "sources_left_out": [msgspec.to_builtins(left) for left in self._planned.left_out],
             "files": files,
             "evicted_entries": buffer.status.evicted,
             "damaged_entries": buffer.status.damaged,
             "set_aside_entries": buffer.status.set_aside,
-            "buffer_fault": buffer.status.broken,
+            "buffer_fault": buffer.status.broken or buffer.status.full,
             "version": self._version,
         }
 
@@ -227,18 +232,25 @@ class AgentService(Service):
     async def _look_at_buffer(self) -> None:
         """Sources that can wait do so above the soft bound (F19)."""
         status, now = self._buffer.status, self._reactor.seconds()
+        if status.full is not None and now >= self._say_full_at:
+            self._say_full_at = now + BETWEEN_WORDS
+            self.log.warn("nothing more can be buffered for now: {why}", why=status.full)
         try:
             if status.broken is not None and now >= self._reopen_at:
                 self._reopen_at = now + REOPEN_SECONDS
                 await self._reopen()
             elif status.losses and status.next_seq is not None and status.broken is None:
                 await self._report_losses()
+        except StoreFull:
+            # That is said above.
+            pass
         except CortexError as error:
             self.log.warn("the buffer is in trouble: {why}", why=error)
         if self._buffer.pressure == "ok":
             self._sources.release("buffer")
         elif "buffer" not in self._sources.held_by:
-            self.log.warn("the buffer is filling: the sources rest until it is sent")
+            if status.full is None:
+                self.log.warn("the buffer is filling: the sources rest until it is sent")
             self._sources.hold("buffer")
 
     def _kept_config(self) -> AgentConfig | None:
@@ -258,23 +270,48 @@ class AgentService(Service):
             self.log.warn("the configuration cannot be kept: {why}", why=error.strerror)
 
     def _failed(self, failure: Any, what: str) -> None:
+        if failure.check(StoreFull):
+            # `_look_at_buffer` says that, now and then.
+            return
         self.log.failure("{what} failed", failure, what=what)
 
 
 _AUTH = {"fatal_auth": "refused", "revoked": "revoked", "active": "ok", "draining": "ok"}
 
 
-def _files_read(checkpoints: dict[str, bytes]) -> list[dict[str, Any]]:
-    """Which files are read, and how far, as their checkpoints say."""
-    rows = []
+def _seconds_to(due: float | None, now: float) -> float | None:
+    """The time until `due`, to a tenth of a second: it is for people."""
+    return None if due is None else round(max(0.0, due - now), 1)
+
+
+def _source_row(source: EffectiveSource, reports: Iterable[FileReport]) -> dict[str, Any]:
+    """A source that is to run, with the files that it matches now (None: not known yet),
+    and why there are none."""
+    row: dict[str, Any] = msgspec.to_builtins(source)
+    row["files"] = row["why"] = None
+    for report in reports:
+        path, files = source.path or "", report.files or {}
+        if path in files:
+            row["files"], row["why"] = files[path], report.why.get(path)
+    return row
+
+
+def _files_read(
+    checkpoints: dict[str, bytes], reports: Iterable[FileReport]
+) -> list[dict[str, Any]]:
+    """Which files are read, and how far, as their checkpoints say; those that cannot be
+    read come first, with the reason in `why`."""
+    faults = {path: why for report in reports for path, why in report.faults.items()}
+    rows: list[dict[str, Any]] = []
     for key, data in checkpoints.items():
         if key.startswith("file:"):
             with contextlib.suppress(ValueError):
                 found = decode_checkpoint(data)
                 if not found.finished:
                     row = {"path": found.path, "offset": found.offset, "size": found.size}
-                    rows.append(row)
-    return sorted(rows, key=lambda row: str(row["path"]))[:MAX_FILES]
+                    rows.append({**row, "why": faults.pop(found.path, None)})
+    rows += [{"path": path, "offset": None, "size": None, "why": faults[path]} for path in faults]
+    return sorted(rows, key=lambda row: (row["why"] is None, str(row["path"])))[:MAX_FILES]
 
 
 def make_hello(identity: Identity, version: str, acked: int) -> HelloParams:

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta, Struct
 
 from cortextx.errors import ConfigError
-from cortextx.fleet.agent.policy import is_pattern
+from cortextx.fleet.agent.policy import AVAILABLE, is_pattern
 from cortextx.fleet.contract import SourceKind
 from cortextx.fleet.invitation import check_url
 
@@ -100,6 +100,17 @@ def _check_sources(sources: tuple[SourceTable, ...], where: str) -> None:
         if name in names:
             raise ConfigError(where, f"{field}.name", f"another name than {name!r}, which is taken")
         names.add(name)
+
+
+def check_available(settings: AgentSettings, where: str) -> None:
+    """Raise ConfigError for a source of a kind that this version cannot run.
+
+    An agent that runs leaves such a source out and says so.
+    """
+    for at, source in enumerate(settings.sources):
+        if source.kind not in AVAILABLE:
+            expected = f"{' or '.join(sorted(AVAILABLE))}: this version cannot run {source.kind}"
+            raise ConfigError(where, f"sources[{at}].kind", expected)
 
 
 def check_transport(url: str, allow_insecure: bool, where: str) -> None:

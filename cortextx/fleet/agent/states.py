@@ -75,6 +75,9 @@ class Transitions(Protocol):
     def refused(self, code: Code, now: float) -> list[Action]:
         """The hello was refused for good (F34)."""
 
+    def unknown(self, now: float) -> list[Action]:
+        """The server does not know the token, but may know the one before (A56)."""
+
     def revoke(self, now: float) -> list[Action]:
         """This host was revoked (F8)."""
 
@@ -107,11 +110,18 @@ class Core:
     """What the transitions do, and what they know."""
 
     def __init__(
-        self, hello: HelloParams, last: int, backoff: FullJitter, random: Callable[[], float]
+        self,
+        hello: HelloParams,
+        last: int,
+        backoff: FullJitter,
+        random: Callable[[], float],
+        previous: str | None = None,
     ) -> None:
         self.ids = count(1)
         self.sender = Sender(self.ids, hello.resume_from_seq or 0, last)
         self.hello = hello
+        self.previous = previous
+        self.on_previous = False
         self.backoff = backoff
         self.random = random
         self.config: AgentConfig = DEFAULT_AGENT_CONFIG
@@ -123,6 +133,7 @@ class Core:
         self.sources_paused = False
         self.hello_id = 0
         self.token_pending: str | None = None
+        self.token_replaced = ""
         self.token_retry_at = inf
         self.adopting: list[bool] = []
         self.adopted: tuple[int, int, bool] | None = None
@@ -152,7 +163,8 @@ class Core:
         self.patience.heard(now)
         self.pings.heard(now)
         self.hello_id = next(self.ids)
-        hello = msgspec.structs.replace(self.hello, resume_from_seq=self.sender.acked)
+        token = self.previous if self.on_previous and self.previous else self.hello.token
+        hello = msgspec.structs.replace(self.hello, token=token, resume_from_seq=self.sender.acked)
         return [Send(jsonrpc.request(self.hello_id, HELLO, hello))]
 
     def store(self, welcome: Welcome, now: float) -> list[Action]:
@@ -173,10 +185,35 @@ class Core:
             text = f"the server has entries up to {welcome.accepted_seq} only, but acknowledged"
             text += f" {self.sender.acked}: it was restored, and what lies between is lost there"
             actions.append(Say("warn", text))
-        if welcome.rotated_token is not None:
-            self.token_pending = welcome.rotated_token
-            actions.append(StoreToken(welcome.rotated_token))
-        return [*actions, Adopt(welcome.accepted_seq)]
+        return [*actions, *self._take_token(welcome.rotated_token), Adopt(welcome.accepted_seq)]
+
+    def _take_token(self, rotated: str | None) -> list[Action]:
+        """Which token is to be used from now on, and which was before it (§3.5, A56)."""
+        known, other = self.hello.token, self.previous
+        if self.on_previous and other is not None:
+            known, other = other, known
+        if rotated is not None:
+            self.token_pending, self.token_replaced = rotated, known
+        elif self.on_previous and other is not None:
+            self.token_pending, self.token_replaced = known, other
+        else:
+            return []
+        return [self.store_token()]
+
+    def store_token(self) -> StoreToken:
+        """Have what is pending stored; the answer to it is waited for."""
+        assert self.token_pending is not None
+        self.token_retry_at = inf
+        return StoreToken(self.token_pending, self.token_replaced)
+
+    def use_token(self) -> None:
+        """The token that was pending is the one from now on."""
+        if self.token_pending is not None:
+            self.hello = msgspec.structs.replace(self.hello, token=self.token_pending)
+            self.previous = self.token_replaced
+        self.token_pending = None
+        self.token_retry_at = inf
+        self.on_previous = False
 
     def activate(self, now: float) -> list[Action]:
         assert self.welcome is not None and self.adopted is not None
@@ -223,13 +260,25 @@ class Core:
         self._over(now)
         return [Say("warn", f"not connected: {why}")]
 
+    def try_previous(self, now: float) -> list[Action]:
+        """A restored server knows tokens of its backup's time: one attempt with that of then."""
+        self.on_previous = True
+        self._over(now)
+        self.why = "the server does not know the token; the one before it comes next"
+        return [Say("warn", self.why), *self._close(CloseCode.NORMAL, "")]
+
     def give_up(self, code: Code, now: float) -> list[Action]:
+        if self.on_previous and code == Code.TOKEN_ROTATION_REQUIRED:
+            # What is told is the verdict on the token that is kept.
+            code = Code.AUTH_FAILED
+        self.on_previous = False
         self._end(now)
         self.why = f"{code.title} ({code.value}): {_ADVICE[code]}"
         text = f"{self.why}. Nothing is sent until then; `cortextx agent retry` tries again"
         return [Say("critical", text), *self._close(CloseCode.NORMAL, ""), *self._rest()]
 
     def revoke(self, now: float) -> list[Action]:
+        self.previous, self.on_previous = None, False
         self._end(now)
         self.why = "this host was revoked; enrol it again to go on"
         closing = self._close(CloseCode.NORMAL, "")
@@ -289,6 +338,7 @@ TABLE: tuple[tuple[str, Any, str, Any], ...] = (
     ("connecting", _T.stop, "stopped", Core.finish),
     ("authenticating", _T.accepted, "storing", Core.store),
     ("authenticating", _T.refused, "fatal_auth", Core.give_up),
+    ("authenticating", _T.unknown, "reconnecting", Core.try_previous),
     ("authenticating", _T.revoke, "revoked", Core.revoke),
     ("authenticating", _T.lost, "reconnecting", Core.mourn),
     ("authenticating", _T.fail, "reconnecting", Core.break_off),

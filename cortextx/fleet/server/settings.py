@@ -13,6 +13,7 @@ heartbeat_interval_secs = 30
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -23,6 +24,7 @@ from cortextx.fleet import contract
 DEFAULT_LISTEN = "tcp:8600:interface=127.0.0.1"
 """Loopback only, so that a first start is safe; 8600 is the port of the docs."""
 
+_KINDS_WITH_PORT = ("tcp", "tcp4", "tcp6", "ssl", "tls")
 _Bytes = Annotated[int, Meta(ge=1_048_576, le=2**40)]
 _Semver = Annotated[str, Meta(pattern=r"^\d+\.\d+\.\d+(?:[-+].*)?$")]
 
@@ -74,6 +76,9 @@ def check(settings: ServerSettings, where: str = "configuration") -> None:
     if server.public_url is not None and not server.public_url.startswith(("ws://", "wss://")):
         raise ConfigError(where, "server.public_url", "a ws:// or wss:// URL")
     for endpoint in server.listen:
+        if not looks_like_endpoint(endpoint):
+            expected = f"an endpoint, as {DEFAULT_LISTEN}, not {endpoint!r}"
+            raise ConfigError(where, "server.listen", expected)
         if not (
             server.tls_terminated_externally or server.allow_insecure or is_safe_to_bind(endpoint)
         ):
@@ -99,6 +104,17 @@ def is_safe_to_bind(endpoint: str) -> bool:
         if given and name == "interface":
             return is_loopback(value.replace("\0", ":"))
     return False
+
+
+def looks_like_endpoint(endpoint: str) -> bool:
+    """Whether a text has the form of an endpoint string, kind:…, and is no HOST:PORT.
+
+    Kinds that plugins of Twisted bring are not known here.
+    """
+    kind, colon, rest = endpoint.partition(":")
+    if not colon or not re.fullmatch(r"[A-Za-z_]\w*", kind):
+        return False
+    return kind in _KINDS_WITH_PORT or not re.fullmatch(r"\d+", rest)
 
 
 def is_loopback(host: str) -> bool:

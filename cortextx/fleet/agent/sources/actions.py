@@ -57,11 +57,15 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Take a stat result, then read; answer with `bytes_read` or `failed`."""
+    """Take a stat result, then read; answer with `bytes_read` or `failed`.
+
+    About `expected` bytes are there, as far as is known: for who reads several at once.
+    """
 
     handle: int
     offset: int
     size: int
+    expected: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,8 @@ class Close:
 class Emit:
     """Put these records and checkpoints in the buffer as one; answer with `put_durable`
     or `put_failed`. For `part`, `more` and `partial` see `lines.RecordEncoder.encode`;
-    `start` is the offset of the first record, `mtime_ns` the file's."""
+    `start` is the offset of the first record, `mtime_ns` the file's; `nuls` NUL bytes
+    stood before the records."""
 
     handle: int
     home: str
@@ -86,6 +91,7 @@ class Emit:
     part: int = 0
     more: bool = False
     partial: bool = False
+    nuls: int = 0
 
 
 @dataclass(frozen=True, slots=True)

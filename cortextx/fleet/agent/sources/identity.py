@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -60,7 +60,8 @@ class Checkpoint:
 
     def encode(self) -> bytes:
         """JSON; pure ASCII, because paths may hold bytes that are no UTF-8."""
-        return json.dumps({"v": 1, **asdict(self)}, separators=(",", ":")).encode()
+        members = {name: getattr(self, name) for name in self.__slots__}
+        return json.dumps({"v": 1, **members}, separators=(",", ":")).encode()
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint:

@@ -38,17 +38,19 @@ def part_bytes(data: bytes, chars: int = MAX_MESSAGE_CHARS) -> int:
 
 
 def pieces(
-    record: bytes, *, part: int = 0, more: bool = False, partial: bool = False
+    record: bytes, *, part: int = 0, more: bool = False, partial: bool = False, nuls: int = 0
 ) -> list[Piece]:
     """The pieces of one record without its newline.
 
     `part` is the number of the first piece where the record continues a long line
     (0: it does not); `more` says that the line goes on behind this record; `partial`
-    that its file ended without a newline.
+    that its file ended without a newline; `nuls` that so many NULs before it were left
+    out already. A run of NULs never makes a piece of its own, except for a whole record.
     """
     if not more and record.endswith(b"\r"):
         record = record[:-1]
-    if len(record) <= MAX_MESSAGE_CHARS and not (part or more or partial) and 0 not in record:
+    plain = not (part or more or partial or nuls)
+    if plain and len(record) <= MAX_MESSAGE_CHARS and 0 not in record:
         try:
             return [Piece(record.decode(), None)]
         except UnicodeDecodeError:
@@ -56,9 +58,13 @@ def pieces(
     found = []
     number = part
     while True:
-        size = part_bytes(record)
-        raw, record = record[:size], record[size:]
+        text = record.lstrip(b"\0")
+        nuls += len(record) - len(text)
+        size = part_bytes(text)
+        raw, record = text[:size], text[size:]
         marks: dict[str, Any] = {}
+        if not record.strip(b"\0"):
+            nuls, record = nuls + len(record), b""
         if record or more or number:
             number = number or 1
             marks["part"] = number
@@ -67,6 +73,9 @@ def pieces(
                 marks["parts"] = number
             if partial:
                 marks["partial"] = True
+        if nuls:
+            marks["nuls"] = nuls
+            nuls = 0
         found.append(_piece(raw, marks))
         number += 1
         if not record:
@@ -75,14 +84,11 @@ def pieces(
 
 def _piece(raw: bytes, marks: dict[str, Any]) -> Piece:
     """Decode one part (F16): what is not text becomes U+FFFD, and the bytes are kept."""
-    kept = raw.lstrip(b"\0")
-    if len(kept) != len(raw):
-        marks["nuls"] = len(raw) - len(kept)
-    text = kept.decode("utf-8", "replace")
+    text = raw.decode("utf-8", "replace")
     if "\0" in text:
         text = text.replace("\0", REPLACEMENT)
-    if REPLACEMENT in text and text.encode() != kept:
-        marks["raw"] = b64encode(kept).decode()
+    if REPLACEMENT in text and text.encode() != raw:
+        marks["raw"] = b64encode(raw).decode()
     return Piece(text, marks or None)
 
 
@@ -104,11 +110,13 @@ class RecordEncoder:
         more: bool = False,
         partial: bool = False,
         at_start: bool = False,
+        nuls: int = 0,
     ) -> list[bytes]:
         """The bodies of consecutive records, of which only the first may continue a
         line (`part`) and only the last be unfinished (`more`, `partial`).
 
         Times are µs, see `LineParser.parse`. `at_start`: the first record is the file's.
+        `nuls` is how many NULs before the first were left out.
         """
         bodies = []
         last = len(records) - 1
@@ -117,8 +125,11 @@ class RecordEncoder:
                 record = record[len(BOM) :]
             number = part if index == 0 else 0
             ends = index == last
-            for piece in pieces(record, part=number, more=more and ends, partial=partial and ends):
+            for piece in pieces(
+                record, part=number, more=more and ends, partial=partial and ends, nuls=nuls
+            ):
                 bodies.append(self._body(piece, arrival, reference))
+            nuls = 0
         return bodies
 
     def _body(self, piece: Piece, arrival: int, reference: int) -> bytes:

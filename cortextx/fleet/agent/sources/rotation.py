@@ -119,16 +119,17 @@ class Files:
             del self._homes[tail.home]
         return None if tail.durable is None else Keep(self.kept(tail, deleted=True))
 
-    def may_start(self, tail: Tail, now: float) -> bool:
-        """Whether all that comes before this file's first byte is durable (A04)."""
+    def comes_before(self, tail: Tail, now: float) -> Tail | None:
+        """The file that must move before this one's first byte may be read, if any: all
+        that comes before must be durable (A04)."""
         chain = [tail]
         while chain[-1].after is not None:
             chain.append(chain[-1].after)
         for younger, older in zip(chain[-2::-1], chain[:0:-1], strict=True):
             if not older.passed(now):
-                return False
+                return older
             younger.after = None
-        return True
+        return None
 
     # -- scans -------------------------------------------------------------------------
 

@@ -40,6 +40,8 @@ class Tail:
     in seconds); it is `finished` when it was read to its end and stayed quiet.
     `largest` is the largest size seen of it, `verified` the size when it was last read;
     `home_mtime_ns` its time of change when it was last seen at home.
+    `turns` is how often it was read since it was opened, `nuls` how many NUL bytes just
+    before the mark were stepped over without a record that they were counted in.
     `after` is the file whose first `gate` bytes come before this one's first.
     """
 
@@ -55,9 +57,11 @@ class Tail:
     stale_key: str | None = None
     is_open: bool = False
     busy: bool = False
+    turns: int = 0
     wide: bool = False
     to_end: bool = False
     flush: bool = False
+    nuls: int = 0
     eof: tuple[int, int] | None = None
     rotated: float | None = None
     finished: float | None = None

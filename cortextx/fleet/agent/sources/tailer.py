@@ -5,7 +5,8 @@ little before it even, so that the bytes before the offset are compared each tim
 (A07), and offsets sit at record boundaries always (A19). A partial last line stays in
 the file until it is whole, or its file is rotated and quiet. A file has at most one
 read or put under way, so its records keep their order; `next_action` is fair among
-files. The adapter carries out what it answers and reports back.
+files, and takes the same time however many there are (see `turns`). The adapter carries
+out what it answers, several at once if it likes, and reports back.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from cortextx.fleet.agent.sources.identity import SAMPLE, FileStat, digest
 from cortextx.fleet.agent.sources.lines import SURE_BYTES, part_bytes
 from cortextx.fleet.agent.sources.rotation import Files, TailSettings
 from cortextx.fleet.agent.sources.tail import Mark, Tail
+from cortextx.fleet.agent.sources.turns import Turns
 
 GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 """Errors that only say that a path leads nowhere now; the next scan knows more."""
@@ -42,20 +44,13 @@ class Tailer:
         self._settings = settings
         self._files = Files(name, settings)
         self._pending: list[Action] = self._files.restore(checkpoints)
-        self._ready: dict[int, Tail] = {}
+        self._turns = Turns(settings.max_open)
         self._reads: dict[int, Read] = {}
-        self._open: dict[int, Tail] = {}
-        self._opening = 0
 
     @property
     def open_files(self) -> int:
         """Open handles, for a metric (A17)."""
-        return len(self._open) + self._opening
-
-    @property
-    def has_backlog(self) -> bool:
-        """Whether anything is known to be unread."""
-        return bool(self._ready)
+        return self._turns.open_files
 
     def watch(self) -> Watch:
         """What the next scan shall look at besides the globs."""
@@ -67,40 +62,48 @@ class Tailer:
         """A scan has ended. Handles that were closed meanwhile may still be in it."""
         actions, self._pending = self._pending, []
         actions += self._files.scanned(scan, now)
+        self._turns.look_again()
         for tail in list(self._files.tails.values()):
             actions += self._check_quiet(tail, now)
             self._schedule(tail)
-        for handle in [h for h in self._ready if h not in self._files.tails]:
-            del self._ready[handle]
         return actions
 
     def next_action(self, now: float) -> Open | Read | Close | None:
         """The next piece of work, or None if there is none at present."""
-        for handle, tail in self._ready.items():
-            if tail.retry > now or not self._files.may_start(tail, now):
+        turns = self._turns
+        no_room = False
+        while (tail := turns.take(open_only=no_room)) is not None:
+            if self._files.tails.get(tail.handle) is not tail:
                 continue
-            if not tail.is_open and self.open_files >= self._settings.max_open:
-                idle = self._least_active()
-                if idle is None:
-                    continue
-                return self._close(idle)
-            del self._ready[handle]
+            if tail.retry > now:
+                turns.idle(tail)
+                continue
+            other = self._files.comes_before(tail, now)
+            if other is not None:
+                turns.wait(tail, other)
+                continue
+            if not tail.is_open and turns.is_full:
+                turns.put_back(tail)
+                closing = turns.to_close()
+                if closing is not None:
+                    return self._close(closing)
+                no_room = True
+                continue
             tail.busy = True
-            if not tail.is_open:
-                self._opening += 1
-                return Open(handle, tail.path, SAMPLE)
-            return self._read(tail)
+            if tail.is_open:
+                return self._read(tail)
+            turns.opens()
+            return Open(tail.handle, tail.path, SAMPLE)
         return None
 
     def opened(self, handle: int, stat: FileStat, head: bytes, now: float) -> list[Action]:
         """A file is open; `head` is its first bytes."""
         tail = self._files.tails[handle]
-        tail.busy = False
-        self._opening -= 1
+        self._rest(tail)
         if stat.identity != tail.stat.identity:
+            self._turns.not_opened()
             return [Close(handle)]
-        tail.is_open = True
-        self._open[handle] = tail
+        self._turns.opened(tail)
         mark = tail.mark
         if mark.head_size and digest(head[: mark.head_size]) != mark.head_hash:
             if not tail.matched:
@@ -131,6 +134,9 @@ class Tailer:
         end = body.rfind(b"\n") + 1
         if end:
             return [self._emit_lines(tail, data, body[:end], at_end)]
+        if body[:1] == b"\0" and (len(body) >= SURE_BYTES or tail.flush):
+            self._skip_nuls(tail, data, len(body) - len(body.lstrip(b"\0")))
+            return []
         if len(body) >= SURE_BYTES:
             size = part_bytes(body)
             part = mark.part + 1
@@ -160,6 +166,7 @@ class Tailer:
         tail = self._files.tails[handle]
         self._rest(tail)
         tail.mark = tail.durable or Mark()
+        tail.nuls = 0
         tail.eof = None
         tail.retry = now + self._settings.retry_after
         self._schedule(tail)
@@ -169,9 +176,9 @@ class Tailer:
         """An Open or Read failed with errno `code`; the handle is closed."""
         tail = self._files.tails[handle]
         if self._reads.pop(handle, None) is None:
-            self._opening -= 1
+            self._turns.not_opened()
         self._close(tail)
-        tail.busy = False
+        self._rest(tail)
         if code in GONE:
             return []
         first = tail.retry == 0.0
@@ -184,8 +191,12 @@ class Tailer:
     # -- inside ------------------------------------------------------------------------
 
     def _schedule(self, tail: Tail) -> None:
-        if tail.unread and not tail.busy and tail.handle not in self._ready:
-            self._ready[tail.handle] = tail
+        if tail.busy:
+            return
+        if tail.unread:
+            self._turns.due(tail)
+        else:
+            self._turns.idle(tail)
 
     def _read(self, tail: Tail) -> Read:
         size = SURE_BYTES + SAMPLE if tail.wide else self._settings.read_bytes
@@ -194,30 +205,18 @@ class Tailer:
         else:
             start = tail.mark.offset - tail.mark.before_size
         size = max(size, SURE_BYTES + SAMPLE) if tail.to_end else size
-        read = self._reads[tail.handle] = Read(tail.handle, start, size)
+        expected = min(size, max(0, tail.stat.size - start))
+        read = self._reads[tail.handle] = Read(tail.handle, start, size, expected)
+        self._turns.reads(tail)
         return read
 
-    def _least_active(self) -> Tail | None:
-        """The open file that was idle longest, rotated ones last: they can be found again
-        by their new names, unless they were deleted."""
-        spare = None
-        for handle, tail in self._open.items():
-            if tail.busy or handle in self._ready or tail.stat.nlink == 0:
-                continue
-            if tail.rotated is None:
-                return tail
-            spare = spare or tail
-        return spare
-
     def _rest(self, tail: Tail) -> None:
-        """A read or put has ended; the tail is the most recently active one."""
+        """What was under way for this file has ended; others may have waited for that."""
         tail.busy = False
-        if self._open.pop(tail.handle, None) is not None:
-            self._open[tail.handle] = tail
+        self._turns.moved(tail)
 
     def _close(self, tail: Tail) -> Close:
-        tail.is_open = False
-        self._open.pop(tail.handle, None)
+        self._turns.closed(tail)
         return Close(tail.handle)
 
     def _emit_lines(self, tail: Tail, data: bytes, body: bytes, at_end: bool) -> Emit:
@@ -233,6 +232,14 @@ class Tailer:
         if at_end and rest < SURE_BYTES:
             self._reached_end(tail)
         return self._emit(tail, data, records, len(body), 0)
+
+    def _skip_nuls(self, tail: Tail, data: bytes, size: int) -> None:
+        """Step over NULs that a crash or a copytruncate left before a record, or the next
+        part of one; they are counted in what comes next."""
+        mark = tail.mark
+        tail.mark = mark.moved(data, mark.offset - mark.before_size, size, mark.part)
+        tail.nuls += size
+        self._schedule(tail)
 
     def _reached_end(self, tail: Tail) -> None:
         tail.wide = False
@@ -255,9 +262,10 @@ class Tailer:
         start = mark.offset - mark.before_size
         tail.mark = mark.moved(data, start, consumed, part if more else 0)
         tail.busy = True
+        nuls, tail.nuls = tail.nuls, 0
         return Emit(
             tail.handle, tail.home, mark.offset, records, self._files.kept(tail),
-            tail.stat.mtime_ns, part, more, partial,
+            tail.stat.mtime_ns, part, more, partial, nuls,
         )  # fmt: skip
 
     def _found_end(self, tail: Tail, stat: FileStat, start: int, data: bytes) -> list[Action]:
@@ -280,7 +288,7 @@ class Tailer:
         tail.stat = stat
         unread = tail.known_unread
         tail.mark = tail.durable = Mark()
-        tail.eof, tail.wide, tail.flush = None, False, False
+        tail.eof, tail.wide, tail.flush, tail.nuls = None, False, False, 0
         tail.verified = tail.largest = stat.size
         kept = self._files.kept(tail)
         self._schedule(tail)
