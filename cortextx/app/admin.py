@@ -405,7 +405,7 @@ def host_row(record: HostRecord, fleet: FleetServer) -> dict[str, Any]:
         "name": record.name,
         "host_id": record.host_id,
         # After a re-issue the row waits for the new token; who is connected is active all the same.
-        "state": record.state if live is None else "active",
+        "state": "active" if live and record.state == "never_connected" else record.state,
         "connected": live is not None,
         "connected_since": None if live is None else moment(live.since),
         "last_seen": moment(record.last_seen),
