@@ -170,6 +170,7 @@ class Up(SynchronousTestCase):
         self.addCleanup(setattr, self.site, "state", own)
         agent = Place(str(other.state), AGENT)
         self.agent, self.server = agent, Place(str(other.state), SERVER)
+        self.addCleanup(self.end)  # before `other` goes
         other.cortextx("agent", "enroll", stdin=made["invitation"])
         done = json.loads(other.cortextx("up", "--wait", "30", "--json").stdout)
         self.assertIsNone(done["server"])
