@@ -79,6 +79,22 @@ class UnknownHost(StoreError):
     """No host with that id or name is registered."""
 
 
+class UnknownEntry(StoreError):
+    """No stored entry has that id (any more)."""
+
+
+class UnknownName(StoreError):
+    """Nothing has that name."""
+
+
+class NameTaken(StoreError):
+    """Something else has that name already."""
+
+
+class NotConnected(CortexError):
+    """The host has no live session, so it cannot be asked."""
+
+
 class BadQuery(CortexError):
     """A search cannot be carried out as asked; `field` names the part at fault."""
 

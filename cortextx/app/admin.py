@@ -10,17 +10,18 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Struct
 from twisted.internet.task import deferLater
 
 from cortextx.app.linesocket import Op, OpError, Rows, arguments
-from cortextx.core.syslog import SEVERITIES, SEVERITY_NUMBER, Severity
+from cortextx.core.syslog import SEVERITY_NUMBER, Severity
 from cortextx.fleet.contract import Uuid
 from cortextx.fleet.server.protocol import PATH
+from cortextx.fleet.server.rows import entry_row, gap_row, host_row, json_of, micros, moment
 from cortextx.fleet.server.service import FleetServer
 from cortextx.fleet.server.settings import is_loopback
 from cortextx.interfaces.fleet import EntryFilter, HostRecord, StoredEntry
@@ -35,8 +36,6 @@ MAX_EXPIRY = 365 * 86_400.0
 MAX_NAME = 253
 """Characters of a host's name."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 _Name = Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[^\x00-\x1f\x7f]+$")]
 _NEW_NAME = re.compile(r"[^\W_][\w.:@-]*\Z")
 _Expiry = Annotated[float, Meta(gt=0, le=MAX_EXPIRY)]
@@ -94,8 +93,8 @@ class FilterArgs(_Args, frozen=True):
             apps=self.apps,
             sources=self.sources,
             severity_max=None if self.severity is None else SEVERITY_NUMBER[self.severity],
-            since=None if self.since is None else (self.since - _EPOCH) // _MICROSECOND,
-            until=None if self.until is None else (self.until - _EPOCH) // _MICROSECOND,
+            since=None if self.since is None else micros(self.since),
+            until=None if self.until is None else micros(self.until),
         )
 
 
@@ -198,6 +197,9 @@ class AdminOps:
         shown = host_row(record, fleet)
         shown["platform"] = json_of(record.platform)
         shown["capabilities"] = json_of(record.capabilities)
+        store: Any = fleet.store
+        host_id = record.host_id
+        shown["groups"] = [] if host_id is None else await store.groups_of(host_id)
         await rows([shown])
         return {}
 
@@ -301,18 +303,7 @@ class AdminOps:
         host_id = None if asked.host is None else enrolled(await find_host(fleet, asked.host))
         names = {record.host_id: record.name for record in await fleet.registry.list_hosts()}
         found = await fleet.store.gaps(host_id)
-        await rows(
-            {
-                "host": names.get(gap.host_id),
-                "host_id": gap.host_id,
-                "first": gap.first,
-                "last": gap.last,
-                "entries": gap.last - gap.first + 1,
-                "detected_at": moment(gap.detected_at),
-                "cause": gap.cause,
-            }
-            for gap in found
-        )
+        await rows(gap_row(gap, names.get(gap.host_id)) for gap in found)
         return {"count": len(found)}
 
     async def status(self, args: dict[str, Any], rows: Rows) -> dict[str, Any]:
@@ -322,6 +313,7 @@ class AdminOps:
         hosts: dict[str, int] = {}
         for record in await fleet.registry.list_hosts():
             hosts[record.state] = hosts.get(record.state, 0) + 1
+        damaged = (await fleet.store.stats()).damaged
         return {
             "version": fleet.version,
             "pid": os.getpid(),
@@ -331,13 +323,23 @@ class AdminOps:
             "live_hosts": fleet.live_count,
             "hosts": hosts,
             "newest_entry_id": await fleet.store.head(),
+            "admission": {
+                "hellos_in_flight": fleet.admission.hellos_in_flight,
+                "refused_connections": fleet.admission.refused_connections,
+                "refused_hellos": fleet.admission.refused_hellos,
+            },
             "ingest": {
                 "waiting_batches": fleet.writer.depth,
                 "waiting_bytes": fleet.gauge.used,
                 "commits": fleet.writer.commits,
                 "entries": fleet.writer.entries,
                 "failed_commits": fleet.writer.failures,
+                "quota_refusals": fleet.quotas.refusals,
             },
+            "metrics": {"accepted": fleet.meter.accepted, "dropped": fleet.meter.dropped},
+            "waiting_probes": fleet.probes.waiting,
+            "store": {"made_at": moment(fleet.store_made_at), "damaged_entries": damaged},
+            "warnings": fleet.warnings(damaged),
         }
 
 
@@ -395,66 +397,3 @@ def enrolled(record: HostRecord) -> str:
             "its one-time token ends by itself",
         )
     return record.host_id
-
-
-def host_row(record: HostRecord, fleet: FleetServer) -> dict[str, Any]:
-    """A host as `agent list` shows it; no hash of a token is in it (F23)."""
-    live = fleet.live(record.host_id)
-    skew = record.clock_skew
-    return {
-        "name": record.name,
-        "host_id": record.host_id,
-        # After a re-issue the row waits for the new token; who is connected is active all the same.
-        "state": "active" if live and record.state == "never_connected" else record.state,
-        "connected": live is not None,
-        "connected_since": None if live is None else moment(live.since),
-        "last_seen": moment(record.last_seen),
-        "last_handshake": moment(record.last_handshake),
-        "last_disconnect_reason": record.last_disconnect_reason,
-        "accepted_seq": record.accepted_seq,
-        "push_lag_seq": record.push_lag_seq,
-        "queue_depth": record.queue_depth,
-        "buffer_bytes": record.buffer_bytes,
-        "lost_entries": record.lost_entries,
-        "gap_count": record.gap_count,
-        "clock_skew_seconds": None if skew is None else skew / 1e6,
-        "hostname": record.hostname,
-        "agent_version": record.agent_version,
-        "remote_address": record.remote_address,
-        "session_id": record.session_id,
-        "rotation_pending": record.rotation_pending,
-        "token_expires_at": moment(record.token_expires_at),
-        "created_at": moment(record.created_at),
-    }
-
-
-def entry_row(entry: StoredEntry) -> dict[str, Any]:
-    """An entry as search and tail show it; `ts_offset` is in minutes east of UTC (F15)."""
-    return {
-        "id": entry.id,
-        "host": entry.host,
-        "host_id": entry.host_id,
-        "seq": entry.seq,
-        "ts": moment(entry.ts),
-        "ts_offset": entry.ts_offset,
-        "received_at": moment(entry.received_at),
-        "severity": SEVERITIES[entry.severity],
-        "facility": entry.facility,
-        "app_name": entry.app_name,
-        "process_id": entry.process_id,
-        "message": entry.message,
-        "source": entry.source,
-        "metadata": json_of(entry.metadata),
-    }
-
-
-def json_of(text: str | None) -> Raw | None:
-    """Stored JSON, to be sent as it is but on one line: a raw newline is never in a string."""
-    return Raw(text.replace("\n", " ")) if text else None
-
-
-def moment(at: int | None) -> str | None:
-    """µs since the epoch as RFC 3339 in UTC, to the microsecond."""
-    if at is None:
-        return None
-    return (_EPOCH + at * _MICROSECOND).isoformat(timespec="microseconds")[:-6] + "Z"

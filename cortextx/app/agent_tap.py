@@ -27,7 +27,14 @@ from twisted.python import usage
 from cortextx.app.agent_control import AgentOps
 from cortextx.app.config import blamed, load, state_dir
 from cortextx.app.linesocket import LineSocketService, OpError
-from cortextx.app.process import end_process, misconfigured, raise_file_limit, warn_if_slow
+from cortextx.app.process import (
+    end_process,
+    keep_steady_time,
+    misconfigured,
+    raise_file_limit,
+    tell_systemd,
+    warn_if_slow,
+)
 from cortextx.app.spare import UNUSED, absent, give_back, share_one_heap
 from cortextx.app.statedir import StateDir
 from cortextx.errors import ConfigError, CortexError
@@ -38,6 +45,7 @@ from cortextx.fleet.agent.settings import (
     check_available,
     check_transport,
 )
+from cortextx.fleet.pin import check_pin
 from cortextx.fleet.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -99,7 +107,8 @@ class Options(usage.Options):
                 directory.check()
                 check_available(settings, where)
                 files = IdentityFiles(directory.join("agent"))
-                server_url(settings, files.load(), where)
+                identity = files.load()
+                server_pin(settings, identity, server_url(settings, identity, where), where)
         except ConfigError as error:
             raise misconfigured(PLUGIN, blamed(error, origins), self) from None
         self["directory"], self["settings"], self["where"] = directory, settings, where
@@ -112,6 +121,8 @@ def makeService(options: Options, reactor: Any = None) -> AgentProcess:
     """The service; it opens nothing before it is started."""
     if reactor is None:
         from twisted.internet import reactor
+
+        keep_steady_time(reactor)
     return AgentProcess(
         reactor, options["directory"], options["settings"], options["where"], options["socket"]
     )
@@ -158,6 +169,7 @@ class AgentProcess(Service):
     def stopService(self) -> Deferred[None]:
         """Stop all that was started, the newest first; fires when it is done."""
         super().stopService()
+        tell_systemd("STOPPING=1")
         starting, self._starting = self._starting, None
         if starting is not None and not starting.called:
             starting.cancel()
@@ -183,7 +195,8 @@ class AgentProcess(Service):
         files.bind()
         identity = files.load()
         url = server_url(self._settings, identity, self._where)
-        agent = make_agent(self._reactor, self._settings, directory, files, identity, url)
+        pin = server_pin(self._settings, identity, url, self._where)
+        agent = make_agent(self._reactor, self._settings, directory, files, identity, url, pin)
         # What opened in part is closed by the same call.
         self._undo.append(("the agent", lambda: Deferred.fromCoroutine(agent.stop())))
         await agent.start()
@@ -207,6 +220,7 @@ class AgentProcess(Service):
         self._undo.append(("tidying", tidy.stop))
         self.log.info("{plugin} runs, for {url}", plugin=PLUGIN, url=url)
         self.started.callback(None)
+        tell_systemd("READY=1")
 
     def _forget_agent(self) -> None:
         self._agent = None
@@ -262,6 +276,22 @@ def server_url(settings: AgentSettings, identity: Identity, where: str) -> str:
     return url
 
 
+def server_pin(settings: AgentSettings, identity: Identity, url: str, where: str) -> str | None:
+    """The pin of the server's own CA: the configuration's word, else the invitation's (F40).
+
+    Raises ConfigError where it could not be kept: in the clear there is no certificate.
+    """
+    enrolment = identity.enrolment
+    pin = settings.server.ca_pin
+    if pin is None and enrolment is not None:
+        pin = enrolment.ca_pin
+    if not pin:
+        return None
+    if not url.startswith("wss://"):
+        raise ConfigError(where, "server.url", "wss://, as this agent's server has a pinned CA")
+    return check_pin(pin, where, "server.ca_pin")
+
+
 def socket_path(listen: str | None, directory: StateDir) -> str:
     """The path of the control socket, from an endpoint `unix:/PATH`; raises ConfigError."""
     if listen is None:
@@ -279,6 +309,7 @@ def make_agent(
     files: IdentityFiles,
     identity: Identity,
     url: str,
+    pin: str | None = None,
 ) -> AgentService:
     """Put one agent together; nothing is opened yet."""
     from cortextx.fleet.agent.buffer import MIB, Buffer, BufferLimits
@@ -314,7 +345,7 @@ def make_agent(
         BufferWriter(
             reactor, lambda: Buffer.open(RealDisk(at), limits), max_pending=MAX_PENDING_BYTES
         ),
-        Connector(reactor, url, f"cortextx/{version}"),
+        Connector(reactor, url, f"cortextx/{version}", pin),
         source,
         version=version,
         random=random.SystemRandom().random,

@@ -38,10 +38,13 @@ from cortextx.errors import (
     ConfigError,
     CortexError,
     FrameTooLong,
+    NameTaken,
     StoreClosed,
     StoreError,
     StoreFull,
+    UnknownEntry,
     UnknownHost,
+    UnknownName,
 )
 
 if TYPE_CHECKING:
@@ -84,6 +87,10 @@ def error_of(error: BaseException) -> dict[str, Any] | None:
             code, hint = error.code, error.hint
         case UnknownHost():
             code, hint = "not_found", "`cortextx agent list` shows the hosts"
+        case UnknownName() | UnknownEntry():
+            code = "not_found"
+        case NameTaken():
+            code, hint = "name_taken", "choose another name, or revoke what has this one"
         case BadQuery() | ConfigError():
             code = "bad_request"
         case StoreFull():

@@ -6,7 +6,9 @@ import atexit
 import ctypes
 import os
 import resource
+import socket
 import sys
+import time
 from typing import Any
 
 from twisted.logger import Logger
@@ -22,6 +24,9 @@ TRIM_THRESHOLD = 64 * 1_048_576
 SWITCH_INTERVAL = 0.0005
 """Seconds for which a thread keeps Python's lock while others want it."""
 
+OTHER_FILES = 256
+"""Open files beside connections: the store's, logs, libraries."""
+
 
 def raise_file_limit() -> None:
     """Allow as many open files as the hard limit does: a connection is one."""
@@ -31,6 +36,18 @@ def raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (ValueError, OSError) as error:
             _log.warn("at most {soft} files can be open: {why}", soft=soft, why=error)
+
+
+def warn_if_few_files(connections: int) -> None:
+    """Say that fewer connections than are allowed can be open, for each is a file."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if most != resource.RLIM_INFINITY and most < connections + OTHER_FILES:
+        _log.warn(
+            "max_connections is {wanted}, but at most {most} files can be open: raise the limit"
+            " (LimitNOFILE in the systemd unit), or lower max_connections",
+            wanted=connections,
+            most=most,
+        )
 
 
 def tune_memory() -> None:
@@ -57,6 +74,19 @@ def share_the_lock() -> None:
     sys.setswitchinterval(SWITCH_INTERVAL)
 
 
+def keep_steady_time(reactor: Any) -> None:
+    """Have the reactor's clock go on evenly when the machine's clock is set (A46).
+
+    Twisted takes the time of day. Set back by an hour, that would hold up every timer
+    for an hour; set forward, every peer would seem to have been silent for as long.
+    """
+    before, reactor.seconds = reactor.seconds, time.monotonic
+    shift = time.monotonic() - before()
+    for call in reactor.getDelayedCalls():
+        call.time += shift
+        call.seconds = time.monotonic
+
+
 def warn_if_slow() -> None:
     """Say loudly that Autobahn's native code is off: frames then cost forty times as much."""
     from autobahn.websocket import USES_NVX
@@ -66,6 +96,22 @@ def warn_if_slow() -> None:
             "Autobahn runs without its native code (NVX): WebSocket traffic is limited to a few"
             " MB/s. Install a wheel of autobahn that has it, and do not set AUTOBAHN_USE_NVX=0."
         )
+
+
+def tell_systemd(state: str) -> None:
+    """Tell the service manager how we are (`READY=1`); without one nothing happens.
+
+    Only units of `Type=notify` ask for it, by naming a socket in NOTIFY_SOCKET.
+    """
+    name = os.environ.get("NOTIFY_SOCKET", "")
+    if not name.startswith(("/", "@")):
+        return
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as to:
+            to.setblocking(False)
+            to.sendto(state.encode(), name.replace("@", "\0", 1) if name[0] == "@" else name)
+    except OSError as error:
+        _log.warn("the service manager could not be told {state}: {why}", state=state, why=error)
 
 
 def end_process(plugin: str, reactor: Any, message: str) -> None:

@@ -14,36 +14,52 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import metadata
 from typing import Any
 
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
-from twisted.internet.endpoints import serverFromString
-from twisted.internet.error import CannotListenError
+from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python import usage
+from twisted.web.resource import IResource
 
 from cortextx.app.admin import AdminOps
+from cortextx.app.admin_fleet import FleetOps
+from cortextx.app.admin_store import StoreOps
+from cortextx.app.admin_tokens import TokenOps, audited
+from cortextx.app.certificates import tls_files
 from cortextx.app.config import blamed, load, state_dir
 from cortextx.app.linesocket import LineSocketService, OpError
+from cortextx.app.listening import ServerTls, listen
 from cortextx.app.process import (
+    keep_steady_time,
     misconfigured,
     raise_file_limit,
     share_the_lock,
+    tell_systemd,
     tune_memory,
+    warn_if_few_files,
     warn_if_slow,
 )
+from cortextx.app.reload import Reloader
 from cortextx.app.statedir import StateDir
+from cortextx.app.store_made import about_to_open, opened, warning
 from cortextx.errors import ConfigError, CortexError
 from cortextx.fleet.agent.settings import AgentSettings
+from cortextx.fleet.server.keeping import StoreTable
 from cortextx.fleet.server.protocol import PATH, AgentSocketFactory
+from cortextx.fleet.server.rows import moment
 from cortextx.fleet.server.service import FleetServer
 from cortextx.fleet.server.settings import ServerSettings, check
 from cortextx.fleet.server.tokens import Mint
+from cortextx.web.mount import mounts
 from cortextx.web.site import BoundedSite, make_site
+from cortextx.web.sources import Sources
 
 PLUGIN = "cortex-server"
+DAY = 86_400.0
 STOP_SECONDS = 10.0
 """How long stopping may take before it is given up."""
 
@@ -81,16 +97,7 @@ class Options(usage.Options):
         origins: dict[str, str] = {}
         try:
             directory = StateDir(state_dir(self["state-dir"], self.environ))
-            settings = load(
-                ServerSettings,
-                path=self["config"],
-                default_path=directory.config_file(PLUGIN),
-                environ=self.environ,
-                overrides={"server.listen": self["listen"] or None},
-                others=[AgentSettings],
-                origins=origins,
-            )
-            check(settings, self["config"] or directory.config_file(PLUGIN))
+            settings = self.read(directory, origins)
             if self["check"]:
                 directory.check()
         except ConfigError as error:
@@ -100,19 +107,44 @@ class Options(usage.Options):
             print(f"{PLUGIN}: the configuration is good")
             raise SystemExit(0)
 
+    def read(self, directory: StateDir, origins: dict[str, str] | None = None) -> ServerSettings:
+        """The settings as they are now, checked (F20); raises ConfigError."""
+        default = directory.config_file(PLUGIN)
+        # A daemon's working directory is another one: a reload has to find the same file.
+        where = None if self["config"] is None else os.path.abspath(self["config"])
+        self["config"] = where
+        settings = load(
+            ServerSettings,
+            path=where,
+            default_path=default,
+            environ=self.environ,
+            overrides={"server.listen": self["listen"] or None},
+            others=[AgentSettings],
+            origins=origins,
+        )
+        check(settings, where or default)
+        return settings
+
 
 def makeService(options: Options, reactor: Any = None) -> ServerService:
     """The service; it opens nothing before it is started."""
     if reactor is None:
         from twisted.internet import reactor
-    return ServerService(reactor, options["directory"], options["settings"], open_sqlite)
+
+        keep_steady_time(reactor)
+    directory = options["directory"]
+    reread = partial(options.read, directory)
+    settings = options["settings"]
+    open_store = partial(open_sqlite, table=settings.store)
+    return ServerService(reactor, directory, settings, open_store, reread=reread)
 
 
-def open_sqlite(reactor: Any, path: str) -> Any:
+def open_sqlite(reactor: Any, path: str, *, table: StoreTable) -> Any:
     """The store that is used."""
+    from cortextx.app.keeping import store_settings
     from cortextx.stores.sqlite import SqliteStore
 
-    return SqliteStore(reactor, path)
+    return SqliteStore(reactor, path, store_settings(table))
 
 
 class ServerService(Service):
@@ -134,6 +166,7 @@ class ServerService(Service):
         wall: Callable[[], int] = lambda: time.time_ns() // 1000,
         random: Callable[[int], bytes] = os.urandom,
         fail: Callable[[Any, str], None] | None = None,
+        reread: Callable[[], ServerSettings] | None = None,
     ) -> None:
         self._reactor = reactor
         self._directory = directory
@@ -142,6 +175,7 @@ class ServerService(Service):
         self._wall = wall
         self._random = random
         self._fail = end_process if fail is None else fail
+        self._reread = reread or (lambda: settings)
         self._fleet: FleetServer | None = None
         self._starting: Deferred[None] | None = None
         self._undo: list[tuple[str, Callable[[], Any]]] = []
@@ -173,10 +207,19 @@ class ServerService(Service):
         directory.prepare("server")
         directory.lock(PLUGIN)
         self._undo.append(("the lock", lambda: directory.unlock(PLUGIN)))
+        table = self._settings.server
+        warn_if_few_files(table.max_connections)
+        tls = ServerTls(tls_files(directory, table.tls_certificate, table.tls_key))
+        reloader = Reloader(reactor, self.fleet, tls, self._reread)
+        # From here on SIGHUP does not end the process.
+        self._undo.append(("the signal", reloader.on_hangup()))
 
-        store = self._open_store(reactor, directory.join("server", "store.db"))
+        path = directory.join("server", "store.db")
+        made = about_to_open(path, self._wall())
+        store = self._open_store(reactor, path)
         self._undo.append(("the store", store.stop))
         await store.start()
+        opened(path, made)
 
         fleet = self._fleet = FleetServer(
             reactor,
@@ -187,44 +230,73 @@ class ServerService(Service):
             wall=self._wall,
             version=metadata.version("cortextx"),
         )
+        fleet.store_made_at, fleet.store_warning = made.at, warning(made, moment(made.at))
+        if fleet.store_warning:
+            self.log.critical("{what}", what=fleet.store_warning)
         await fleet.start()
         self._undo.append(("the connections", lambda: Deferred.fromCoroutine(fleet.stop())))
 
-        ops = AdminOps(reactor, self.fleet, self._wall()).ops()
-        admin = LineSocketService(reactor, directory.admin_socket, ops)
+        ops = {
+            **AdminOps(reactor, self.fleet, self._wall()).ops(),
+            **FleetOps(self.fleet).ops(),
+            **StoreOps(reactor, self.fleet, path).ops(),
+            **reloader.ops(),
+            **TokenOps(self.fleet, self._random).ops(),
+        }
+        admin = LineSocketService(reactor, directory.admin_socket, audited(ops, self.fleet))
         admin.startService()
         self._undo.append(("the admin socket", admin.stopService))
 
-        await self._listen(fleet)
+        await self._listen(fleet, tls)
         directory.write_address(PLUGIN, fleet.addresses[0])
         self._undo.append(("the address", lambda: directory.remove_address(PLUGIN)))
         self.log.info("{plugin} accepts connections at {at}", plugin=PLUGIN, at=fleet.addresses)
         self.started.callback(None)
+        tell_systemd("READY=1")
 
-    async def _listen(self, fleet: FleetServer) -> None:
+    async def _listen(self, fleet: FleetServer, tls: ServerTls) -> None:
         table = self._settings.server
         agents = AgentSocketFactory(
             self._reactor,
             fleet,
             max_connections=table.max_connections,
             trust_forwarded_for=table.trust_forwarded_for,
+            admission=fleet.admission,
         )
-        site = make_site(self._reactor, agents, fleet, table.max_connections)
+        site = make_site(self._reactor, agents, fleet, table.max_connections, self._mounts(fleet))
+        # Behind proxies the rate of a source is judged when they have said which one it is.
+        admits = None if table.trust_forwarded_for else fleet.admission.admits
         for description in table.listen:
-            try:
-                port = await serverFromString(self._reactor, description).listen(site)
-            except CannotListenError as error:
-                why = f"an address that is free ({error.socketError})"
-                raise ConfigError("server.listen", description, why) from None
-            except (ValueError, TypeError, KeyError, OSError) as error:
-                why = f"an endpoint that can be listened on ({error})"
-                raise ConfigError("server.listen", description, why) from None
+            port = await listen(self._reactor, description, site, tls, admits)
             self._undo.append((description, port.stopListening))
             fleet.addresses.append(address_of(port.getHost()))
             fleet.own_url = fleet.own_url or url_of(port.getHost(), description)
+        if tls.shown is not None and not table.tls_terminated_externally:
+            fleet.ca_pin = tls.shown.ca_pin
+        daily = LoopingCall(tls.warn_if_ending)
+        daily.clock = self._reactor
+        daily.start(DAY, now=False).addErrback(
+            lambda failure: self.log.failure("the certificate could not be looked at", failure)
+        )
+        self._undo.append(("the look at the certificate", daily.stop))
         self._undo.append(("HTTP connections", lambda: _closed(site)))
 
+    def _mounts(self, fleet: FleetServer) -> dict[bytes, IResource]:
+        """What the site has beside the agents' socket."""
+        store: Any = fleet.store
+        return mounts(
+            Sources(
+                reactor=self._reactor,
+                fleet=fleet,
+                store=store,
+                wall=self._wall,
+                random=self._random,
+                started_at=self._wall(),
+            )
+        )
+
     async def _stop(self) -> None:
+        tell_systemd("STOPPING=1")
         starting, self._starting = self._starting, None
         if starting is not None and not starting.called:
             starting.cancel()

@@ -112,3 +112,12 @@ class LeakyBucket:
             self._room -= amount
             return 0.0
         return (needed - self._room) / self.rate
+
+    def put_back(self, amount: float) -> None:
+        """Undo a `take` of `amount` that came to nothing."""
+        self._room = min(self.burst, self._room + amount)
+
+    def is_full(self, now: float) -> bool:
+        """Whether, by `now`, all that was taken has been made up for."""
+        since = 0.0 if self._seen is None else max(0.0, now - self._seen)
+        return self._room + since * self.rate >= self.burst

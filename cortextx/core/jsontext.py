@@ -69,6 +69,14 @@ def decode(data: Text, type: Any = Any) -> Any:
     return _decoder(type).decode(data)
 
 
+def convert(values: Any, type: type[T]) -> T:
+    """Give values that are parsed already a type, as `decode` does; raises JsonShapeError."""
+    try:
+        return msgspec.convert(values, type)
+    except msgspec.ValidationError as error:
+        raise _translate(error) from None
+
+
 def encode(value: Any) -> bytes:
     """Encode a value as compact JSON in UTF-8; NaN and infinities become null.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qs, quote, urlsplit
 
 from cortextx.errors import ConfigError
+from cortextx.fleet.pin import check_pin
 
 MIN_TOKEN, MAX_TOKEN = 32, 256
 """Characters of a token (§4.1)."""
@@ -50,7 +51,12 @@ def read_invitation(text: str) -> Invitation:
         raise ConfigError("invitation", "text", "ws://HOST:PORT/ws/agent#token=…") from None
     url = check_url(text.partition("#")[0], "invitation")
     token = check_token(said.get("token", [""])[0], "invitation")
-    return Invitation(url, token, said.get("host_id", [None])[0], said.get("ca_pin", [None])[0])
+    pin = said.get("ca_pin", [None])[0]
+    if pin is not None:
+        pin = check_pin(pin, "invitation")
+        if not url.startswith("wss://"):
+            raise ConfigError("invitation", "url", "wss://, where a CA is pinned")
+    return Invitation(url, token, said.get("host_id", [None])[0], pin)
 
 
 def check_url(url: str, where: str) -> str:

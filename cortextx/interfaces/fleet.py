@@ -1,7 +1,8 @@
 """The roles of the fleet plane, and the values that pass between them.
 
 All times in these values are integers: microseconds since 1970-01-01T00:00:00Z.
-Every method that may wait returns a Deferred.
+Every method that may wait returns a Deferred. What a server keeps beside logs
+and hosts is in `interfaces.fleet_records`.
 """
 
 from __future__ import annotations
@@ -144,13 +145,62 @@ class TailPage:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Seqs that a host numbered and the server never got (F13); how and when seen."""
+    """Seqs that a host numbered and the server never got (F13); how and when seen.
+
+    `cause` is what the host said of it (F37): evicted, damaged, missing, set_aside;
+    None while it said nothing. A gap without seqs (`first` and `last` None) is what
+    a source lost before it was numbered, with `cause` "truncated" and `source`.
+    """
 
     host_id: str
-    first: int
-    last: int
+    first: int | None
+    last: int | None
     detected_at: int
     cause: str | None = None
+    source: str | None = None
+    detail: str | None = None
+
+    @property
+    def entries(self) -> int:
+        """How many seqs are missing; 0 for a gap without seqs."""
+        return 0 if self.first is None or self.last is None else self.last - self.first + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """How many entries match, by `ts`: bucket n is [start + n * step, start + (n + 1) * step).
+
+    Not `complete` when time was up: then what was not counted lies before
+    `counted_from`, as far as entries came in the order of their `ts`.
+    """
+
+    start: int
+    step: int
+    counts: Sequence[int]
+    complete: bool = True
+    counted_from: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """What a store holds. `size` is the bytes of its files, `free` those of them to be reused.
+
+    `oldest` is the lowest `received_at` day that is held (µs), None when empty;
+    `unindexed` the entries that the full-text index does not hold yet (F38);
+    `damaged` those that were found damaged since the store was opened, and are
+    mended or left out of what is read.
+    """
+
+    entries: int
+    segments: int
+    size: int
+    free: int
+    oldest: int | None
+    unindexed: int
+    hosts: int
+    gaps: int
+    disk_free: int | None = None
+    damaged: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +303,29 @@ class ILogStore(Interface):
     def gaps(host_id: str | None = None) -> Deferred[list[Gap]]:
         """The recorded gaps of one host, or of all, oldest first."""
 
+    def histogram(which: EntryFilter, buckets: int) -> Deferred[Histogram]:
+        """Count the matching entries in `buckets` (1 to 1000) equal spans of time.
+
+        From `which.since` to `which.until`, or else to the ends of what is stored.
+        Fails as `search` does.
+        """
+
+    def context(
+        entry_id: int, before: int, after: int, same_source: bool = False
+    ) -> Deferred[list[StoredEntry]]:
+        """An entry and what its host sent right before and after it, in the order of seq.
+
+        With `same_source`, only what came from the same source. Fails with UnknownEntry.
+        """
+
+    def known_values(
+        kind: Literal["app", "source"], prefix: str = "", limit: int = 100
+    ) -> Deferred[list[str]]:
+        """The apps or sources of the stored entries that start with `prefix`, sorted."""
+
+    def stats() -> Deferred[StoreStats]:
+        """How much is stored."""
+
 
 class IHostRegistry(Interface):
     """Who may connect: hosts, their token hashes and what was last seen of them."""
@@ -276,8 +349,14 @@ class IHostRegistry(Interface):
     def update(host_id: str, change: Callable[[HostRecord], HostRecord]) -> Deferred[HostRecord]:
         """Change one row in one transaction; fails with UnknownHost."""
 
+    def update_row(key: int, change: Callable[[HostRecord], HostRecord]) -> Deferred[HostRecord]:
+        """The same by the row's key, for rows that have no host_id yet."""
+
     def forget(host_id: str) -> Deferred[None]:
         """Remove a host's row; fails with UnknownHost."""
+
+    def forget_row(key: int) -> Deferred[None]:
+        """The same by the row's key."""
 
     def find(ref: str) -> Deferred[list[HostRecord]]:
         """The rows whose host_id or name is `ref`."""

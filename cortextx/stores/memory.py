@@ -11,14 +11,15 @@ from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from twisted.internet.defer import Deferred, maybeDeferred
 from zope.interface import implementer
 
 from cortextx.core.delivery import place
+from cortextx.core.marks import MAX_DETAIL, OWN_SOURCE, TRUNCATED, Lost, SourceGap, read_mark, split
 from cortextx.core.syslog import SEVERITY_NUMBER
-from cortextx.errors import BadQuery, UnknownHost
+from cortextx.errors import BadQuery, UnknownEntry, UnknownHost
 from cortextx.interfaces.fleet import (
     Appended,
     Candidates,
@@ -26,6 +27,7 @@ from cortextx.interfaces.fleet import (
     EntryFilter,
     EntryLike,
     Gap,
+    Histogram,
     HostRecord,
     IHostRegistry,
     ILogStore,
@@ -33,8 +35,10 @@ from cortextx.interfaces.fleet import (
     Presence,
     SearchPage,
     StoredEntry,
+    StoreStats,
     TailPage,
 )
+from cortextx.stores.memory_beside import MemoryBeside
 from cortextx.stores.records import reissued, seen
 
 T = TypeVar("T")
@@ -47,10 +51,11 @@ _TOKEN = re.compile(r"[^\W_]+")
 
 
 @implementer(ILogStore, IHostRegistry)
-class MemoryStore:
-    """Logs and registry in one; every method has done its work when it returns."""
+class MemoryStore(MemoryBeside):
+    """All of the server's stores in one; every method has done its work when it returns."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._entries: list[StoredEntry] = []
         self._by_time: list[tuple[int, int]] = []
         self._gaps: list[Gap] = []
@@ -79,7 +84,46 @@ class MemoryStore:
 
     def gaps(self, host_id: str | None = None) -> Deferred[list[Gap]]:
         """See ILogStore."""
-        return maybeDeferred(lambda: [g for g in self._gaps if host_id in (None, g.host_id)])
+        found = [gap for gap in self._gaps if host_id in (None, gap.host_id)]
+        found.sort(key=lambda gap: (gap.detected_at, gap.first or 0))
+        return maybeDeferred(lambda: found)
+
+    def histogram(self, which: EntryFilter, buckets: int) -> Deferred[Histogram]:
+        """See ILogStore."""
+        return maybeDeferred(self._histogram, which, buckets)
+
+    def context(
+        self, entry_id: int, before: int, after: int, same_source: bool = False
+    ) -> Deferred[list[StoredEntry]]:
+        """See ILogStore."""
+        return maybeDeferred(self._context, entry_id, before, after, same_source)
+
+    def known_values(
+        self, kind: Literal["app", "source"], prefix: str = "", limit: int = 100
+    ) -> Deferred[list[str]]:
+        """See ILogStore."""
+        names = {e.app_name if kind == "app" else e.source for e in self._entries}
+        found = sorted(name for name in names if name is not None and name.startswith(prefix))
+        return maybeDeferred(lambda: found[:limit])
+
+    def stats(self) -> Deferred[StoreStats]:
+        """See ILogStore."""
+        oldest = min((e.received_at for e in self._entries), default=None)
+        return maybeDeferred(
+            StoreStats,
+            entries=len(self._entries),
+            segments=1,
+            size=0,
+            free=0,
+            oldest=None if oldest is None else oldest // 86_400_000_000 * 86_400_000_000,
+            unindexed=0,
+            hosts=len(self._hosts),
+            gaps=len(self._gaps),
+        )
+
+    def is_host(self, host_id: str) -> bool:
+        """Whether a host has this id."""
+        return self._owner(host_id) is not None
 
     # IHostRegistry
 
@@ -99,9 +143,19 @@ class MemoryStore:
         """See IHostRegistry."""
         return maybeDeferred(lambda: self._put(change(self._known(host_id))))
 
+    def update_row(
+        self, key: int, change: Callable[[HostRecord], HostRecord]
+    ) -> Deferred[HostRecord]:
+        """See IHostRegistry."""
+        return maybeDeferred(lambda: self._put(change(self._at(key))))
+
     def forget(self, host_id: str) -> Deferred[None]:
         """See IHostRegistry."""
-        return maybeDeferred(self._forget, host_id)
+        return maybeDeferred(lambda: self._forget(self._known(host_id)))
+
+    def forget_row(self, key: int) -> Deferred[None]:
+        """See IHostRegistry."""
+        return maybeDeferred(lambda: self._forget(self._at(key)))
 
     def find(self, ref: str) -> Deferred[list[HostRecord]]:
         """See IHostRegistry."""
@@ -145,7 +199,25 @@ class MemoryStore:
                 gap_count=row.gap_count + (placed.gap is not None),
             )
         )
+        for entry in batch.entries[placed.skip :]:
+            if entry.source == OWN_SOURCE:
+                self._take_mark(batch, read_mark(entry.metadata))
         return Appended(placed.high_water, len(batch.entries) - placed.skip, placed.gap)
+
+    def _take_mark(self, batch: LogBatch, mark: Lost | SourceGap | None) -> None:
+        if isinstance(mark, SourceGap):
+            detail = mark.detail and mark.detail[:MAX_DETAIL]
+            gap = Gap(
+                batch.host_id, None, None, batch.received_at, TRUNCATED, mark.source or None, detail
+            )
+            self._gaps.append(gap)
+            row = self._known(batch.host_id)
+            self._put(replace(row, gap_count=row.gap_count + 1))
+        elif mark is not None:
+            gaps: list[Gap] = []
+            for gap in self._gaps:
+                gaps += _explained(gap, mark) if gap.host_id == batch.host_id else [gap]
+            self._gaps = gaps
 
     def _store(self, row: HostRecord, entry: EntryLike, batch: LogBatch) -> None:
         offset = entry.ts.utcoffset() or timedelta(0)
@@ -272,14 +344,66 @@ class MemoryStore:
             self._put(row)
         return verdict
 
-    def _forget(self, host_id: str) -> None:
-        del self._hosts[self._known(host_id).key]
+    def _at(self, key: int) -> HostRecord:
+        if key not in self._hosts:
+            raise UnknownHost("the host's row has gone")
+        return self._hosts[key]
+
+    def _forget(self, row: HostRecord) -> None:
+        del self._hosts[row.key]
+        if row.host_id is not None:
+            self.forget_configs(row.host_id)
+
+    def _histogram(self, which: EntryFilter, buckets: int) -> Histogram:
+        if not 1 <= buckets <= 1000:
+            raise BadQuery("buckets", "a number from 1 to 1000")
+        matches = self._matcher(which)
+        times = [ts for ts, _ in self._by_time]
+        start = which.since if which.since is not None else min(times, default=0)
+        until = which.until if which.until is not None else max(times, default=0) + 1
+        step = max(1, -(-(max(start, until) - start) // buckets))
+        counts = [0] * buckets
+        for entry in self._entries:
+            if start <= entry.ts < until and matches(entry):
+                counts[(entry.ts - start) // step] += 1
+        return Histogram(start, step, counts)
+
+    def _context(
+        self, entry_id: int, before: int, after: int, same_source: bool
+    ) -> list[StoredEntry]:
+        for field, number in (("before", before), ("after", after)):
+            if not 0 <= number <= 500:
+                raise BadQuery(field, "a number from 0 to 500")
+        if not 1 <= entry_id <= len(self._entries):
+            raise UnknownEntry(f"no entry has the id {entry_id}")
+        meant = self._entries[entry_id - 1]
+        beside = [
+            e
+            for e in self._entries
+            if e.host_id == meant.host_id and (not same_source or e.source == meant.source)
+        ]
+        beside.sort(key=lambda e: e.seq)
+        at = beside.index(meant)
+        return beside[max(0, at - before) : at + after + 1]
 
     def _seen(self, updates: Sequence[Presence]) -> None:
         for update in updates:
             row = self._owner(update.host_id)
             if row is not None:
                 self._put(seen(row, update))
+
+
+def _explained(gap: Gap, lost: Lost) -> list[Gap]:
+    """A gap, in the parts of which some are known to be this loss."""
+    if gap.cause is not None or gap.first is None or gap.last is None:
+        return [gap]
+    detail = lost.detail[:MAX_DETAIL] or None
+    return [
+        replace(gap, first=first, last=last, cause=lost.reason, detail=detail)
+        if explained
+        else replace(gap, first=first, last=last)
+        for first, last, explained in split((gap.first, gap.last), (lost.first, lost.last))
+    ]
 
 
 def _read_cursor(cursor: str, newest_first: bool) -> tuple[int, int]:

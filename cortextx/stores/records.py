@@ -1,10 +1,13 @@
-"""What every registry does to a host's row, whatever it keeps the row in (PURE)."""
+"""What every store does to hosts' rows and configs, whatever it keeps them in (PURE)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from cortextx.interfaces.fleet import HostRecord, Presence
+from cortextx.interfaces.fleet_records import EffectiveConfig, StoredConfig
 
 _SEEN = ("last_seen", "last_disconnect_reason", "queue_depth", "buffer_bytes", "push_lag_seq",
          "clock_skew")  # fmt: skip
@@ -46,3 +49,12 @@ def seen(record: HostRecord, update: Presence) -> HostRecord:
     if update.state is not None and record.state in ("active", "disconnected"):
         known["state"] = update.state
     return replace(record, **known)
+
+
+def effective(host_id: str, layers: Sequence[StoredConfig]) -> EffectiveConfig:
+    """What these layers set together; a member of a later one replaces the earlier one's."""
+    members: dict[str, Any] = {}
+    for layer in layers:
+        members.update(layer.members)
+    version = max((layer.version for layer in layers), default=0)
+    return EffectiveConfig(host_id, members, tuple(layers), version)

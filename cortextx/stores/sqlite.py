@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from twisted.internet.defer import Deferred, fail, succeed
 from zope.interface import implementer
@@ -19,15 +20,24 @@ from cortextx.interfaces.fleet import (
     Decide,
     EntryFilter,
     Gap,
+    Histogram,
     HostRecord,
     IHostRegistry,
     ILogStore,
     LogBatch,
     Presence,
     SearchPage,
+    StoredEntry,
+    StoreStats,
     T,
     TailPage,
 )
+from cortextx.stores import sqlite_counts, sqlite_known
+from cortextx.stores.retention import Retention
+from cortextx.stores.sqlite_aside import LongWork
+from cortextx.stores.sqlite_backup import BackupMade, Verified, backup, verify
+from cortextx.stores.sqlite_beside import SqliteBeside
+from cortextx.stores.sqlite_damage import Damage
 from cortextx.stores.sqlite_lanes import ReadingLane, as_reactor
 from cortextx.stores.sqlite_segments import SegmentLimits
 from cortextx.stores.sqlite_writer import WritingThread
@@ -39,7 +49,8 @@ class SqliteSettings:
 
     `search_seconds` bound a search and `read_seconds` every other read, waiting
     included. `max_bytes` is the largest database file, beyond which appends fail
-    with StoreFull; None for no limit but the disk's.
+    with StoreFull; None for no limit but the disk's. While the disk has less than
+    `reserve` bytes free, appends fail with StoreFull too.
     """
 
     segments: SegmentLimits = field(default_factory=SegmentLimits)
@@ -49,6 +60,8 @@ class SqliteSettings:
     waiting_searches: int = 64
     waiting_reads: int = 1024
     max_bytes: int | None = None
+    retention: Retention = field(default_factory=Retention)
+    reserve: int = 32 * 1024 * 1024
 
 
 def wall_clock() -> int:
@@ -57,8 +70,8 @@ def wall_clock() -> int:
 
 
 @implementer(ILogStore, IHostRegistry)
-class SqliteStore:
-    """ILogStore and IHostRegistry over one SQLite file.
+class SqliteStore(SqliteBeside):
+    """All of the server's stores over one SQLite file.
 
     `reactor` needs callFromThread and callLater. `now` is the wall clock (µs
     UTC), `clock` seconds that only grow; both may be asked on other threads.
@@ -79,8 +92,16 @@ class SqliteStore:
         self.path = path
         self._now = now
         self._writer = WritingThread(
-            on, path, settings.segments, settings.max_bytes, now=now, clock=clock
+            on,
+            path,
+            settings.segments,
+            settings.max_bytes,
+            retention=settings.retention,
+            reserve=settings.reserve,
+            now=now,
+            clock=clock,
         )
+        self._damage = Damage()
         self._searches = ReadingLane(
             on,
             path,
@@ -88,6 +109,7 @@ class SqliteStore:
             threads=settings.search_threads,
             seconds=settings.search_seconds,
             most=settings.waiting_searches,
+            damage=self._damage,
         )
         self._reads = ReadingLane(
             on,
@@ -96,7 +118,9 @@ class SqliteStore:
             threads=1,
             seconds=settings.read_seconds,
             most=settings.waiting_reads,
+            damage=self._damage,
         )
+        self._aside = LongWork(on)
         self._state = "new"
 
     def start(self) -> Deferred[None]:
@@ -115,9 +139,10 @@ class SqliteStore:
         if self._state == "new":
             return succeed(None)
         self._state = "closed"
-        reads, searches = self._reads.stop(), self._searches.stop()
+        reads, searches, aside = self._reads.stop(), self._searches.stop(), self._aside.stop()
         # The last connection to close empties the write-ahead log: the writer's.
-        return reads.addCallback(lambda _: searches).addCallback(lambda _: self._writer.stop())
+        reads.addCallback(lambda _: searches).addCallback(lambda _: aside)
+        return reads.addCallback(lambda _: self._writer.stop())
 
     @property
     def backlog(self) -> int:
@@ -150,6 +175,46 @@ class SqliteStore:
         """See ILogStore."""
         return self._reads.ask(lambda reader: reader.gaps(host_id))
 
+    def histogram(self, which: EntryFilter, buckets: int) -> Deferred[Histogram]:
+        """See ILogStore."""
+        return self._searches.ask(lambda reader: reader.histogram(which, buckets))
+
+    def context(
+        self, entry_id: int, before: int, after: int, same_source: bool = False
+    ) -> Deferred[list[StoredEntry]]:
+        """See ILogStore."""
+        return self._searches.ask(
+            lambda reader: reader.context(entry_id, before, after, same_source)
+        )
+
+    def known_values(
+        self, kind: Literal["app", "source"], prefix: str = "", limit: int = 100
+    ) -> Deferred[list[str]]:
+        """See ILogStore."""
+        return self._reads.ask(
+            lambda r: r.read(lambda c: sqlite_known.known_values(c, kind, prefix, limit))
+        )
+
+    def stats(self) -> Deferred[StoreStats]:
+        """See ILogStore."""
+        counted = self._reads.ask(lambda r: r.read(lambda c: sqlite_counts.stats(c, self.path)))
+        return counted.addCallback(lambda stats: replace(stats, damaged=self._damage.rows))
+
+    def set_retention(self, retention: Retention, reserve: int | None = None) -> Deferred[None]:
+        """Change what is kept for how long, and the disk's reserve (bytes) if given.
+
+        Fires when the writer has taken it up.
+        """
+        return self._writer.put(lambda writer: writer.retain(retention, reserve))
+
+    def backup(self, target: str) -> Deferred[BackupMade]:
+        """Copy the running store to a new file; fails with StoreError or StoreFull."""
+        return self._aside.run(lambda on: backup(self.path, target, lambda done: on()))
+
+    def verify(self, deep: bool = True) -> Deferred[Verified]:
+        """Check the running store's file."""
+        return self._aside.run(lambda on: verify(self.path, deep, on))
+
     # IHostRegistry
 
     def issue(
@@ -170,9 +235,19 @@ class SqliteStore:
         """See IHostRegistry."""
         return self._writer.put(lambda writer: writer.hosts.update(host_id, change))
 
+    def update_row(
+        self, key: int, change: Callable[[HostRecord], HostRecord]
+    ) -> Deferred[HostRecord]:
+        """See IHostRegistry."""
+        return self._writer.put(lambda writer: writer.hosts.update_row(key, change))
+
     def forget(self, host_id: str) -> Deferred[None]:
         """See IHostRegistry."""
         return self._writer.put(lambda writer: writer.hosts.forget(host_id, self._now()))
+
+    def forget_row(self, key: int) -> Deferred[None]:
+        """See IHostRegistry."""
+        return self._writer.put(lambda writer: writer.hosts.forget_row(key, self._now()))
 
     def find(self, ref: str) -> Deferred[list[HostRecord]]:
         """See IHostRegistry."""

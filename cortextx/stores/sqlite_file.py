@@ -115,6 +115,19 @@ def open_reader(path: str) -> sqlite3.Connection:
     return connection
 
 
+def check_room(path: str, reserve: int) -> None:
+    """Raise StoreFull if the disk has less than `reserve` bytes left for us.
+
+    What is left so serves administrative acts, which are small, and retention.
+    """
+    try:
+        disk = os.statvfs(os.path.dirname(os.path.abspath(path)))
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from error
+    if disk.f_bavail * disk.f_frsize < reserve:
+        raise StoreFull(f"the disk has less than {reserve} bytes left")
+
+
 def _make_private(path: str) -> None:
     # Made by us with its mode first: SQLite gives its other files the same one.
     try:

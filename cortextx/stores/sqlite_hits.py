@@ -9,14 +9,17 @@ can hold the next hit. How a stream finds its hits:
 - few hits of the text in the segment's index: it takes them all and sorts them;
 - many: it walks the index on time in growing pieces and asks the full-text index
   which rows of the piece match, so that a common word never sorts a million rows;
-- rows that are not indexed yet (F38): likewise, by the full-text index in memory.
+- rows that are not indexed yet (F38): likewise, by the full-text index in memory;
+- where an index or a page cannot be read: the table is walked around the damage.
 """
 
 from __future__ import annotations
 
 import heapq
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 
+from cortextx.stores.sqlite_damage import is_damage
 from cortextx.stores.sqlite_plan import (
     Key,
     Plan,
@@ -107,6 +110,14 @@ class Hits:
                 yield lambda: self._walk(segment, None, False)
 
     def _by_text(self, segment: SegmentView, hosts: Sequence[int | None]) -> Iterator[Key]:
+        try:
+            return self._by_index(segment, hosts)
+        except sqlite3.Error as error:
+            if not is_damage(error):
+                raise
+        return self._around_damage(segment, None, True, self._after)
+
+    def _by_index(self, segment: SegmentView, hosts: Sequence[int | None]) -> Iterator[Key]:
         ids = self._statements.json(
             f"SELECT json_group_array(rowid) FROM (SELECT rowid FROM {segment.fts}"
             f" WHERE {segment.fts} MATCH :match LIMIT {FEW + 1})",
@@ -129,10 +140,16 @@ class Hits:
         piece = FIRST_PIECE if text.match else min(self._wanted, LAST_PIECE)
         after = self._after
         while True:
-            rows = self._piece(segment, host, indexed, after, piece)
-            if text.match:
-                ids = [entry_id for _, entry_id in rows]
-                matches = self._statements.matching(segment, text.match, ids, bool(indexed))
+            try:
+                rows = self._piece(segment, host, indexed, after, piece)
+                if text.match:
+                    ids = [entry_id for _, entry_id in rows]
+                    matches = self._statements.matching(segment, text.match, ids, bool(indexed))
+            except sqlite3.Error as error:
+                if not is_damage(error):
+                    raise
+                yield from self._around_damage(segment, host, indexed, after)
+                return
             for ts, entry_id in rows:
                 if not text.match or entry_id in matches:
                     yield (self._sign * ts, self._sign * entry_id)
@@ -140,6 +157,19 @@ class Hits:
                 return
             after = rows[-1]
             piece = min(piece * 4, LAST_PIECE)
+
+    def _around_damage(
+        self, segment: SegmentView, host: int | None, indexed: bool | None, after: Key | None
+    ) -> Iterator[Key]:
+        first, last = segment.first_id, segment.last_id
+        if indexed:
+            last = min(last, segment.indexed_to)
+        elif indexed is False:
+            first = segment.indexed_to + 1
+        keys = self._statements.around_damage(segment, self._plan, first, last, host)
+        signed = sorted((self._sign * ts, self._sign * entry_id) for ts, entry_id in keys)
+        behind = None if after is None else (self._sign * after[0], self._sign * after[1])
+        return (key for key in signed if behind is None or key > behind)
 
     def _piece(
         self,

@@ -35,6 +35,28 @@ def list_hosts(connection: sqlite3.Connection) -> list[HostRecord]:
     return _read(connection, " ORDER BY name, key")
 
 
+def live_key(connection: sqlite3.Connection, host_id: str) -> int:
+    """The key of the row that owns a host_id; raises UnknownHost."""
+    row = connection.execute(
+        "SELECT key FROM hosts WHERE host_id = ? AND forgotten_at IS NULL", (host_id,)
+    ).fetchone()
+    if row is None:
+        raise UnknownHost(f"no host {host_id} is registered")
+    return int(row[0])
+
+
+def any_key(connection: sqlite3.Connection, host_id: str) -> int:
+    """The key of the newest row with a host_id, forgotten or not; raises UnknownHost."""
+    row = connection.execute(
+        "SELECT key FROM hosts WHERE host_id = ?"
+        " ORDER BY forgotten_at IS NULL DESC, key DESC LIMIT 1",
+        (host_id,),
+    ).fetchone()
+    if row is None:
+        raise UnknownHost(f"no host {host_id} is registered")
+    return int(row[0])
+
+
 class HostTable:
     """The registry as its only writer sees it; every method is one transaction.
 
@@ -83,16 +105,20 @@ class HostTable:
         with transaction(self._connection):
             return self._write(change(self._known(host_id)))
 
+    def update_row(self, key: int, change: Callable[[HostRecord], HostRecord]) -> HostRecord:
+        """Change the row with this key."""
+        with transaction(self._connection):
+            return self._write(change(self._at(key)))
+
     def forget(self, host_id: str, now: int) -> None:
         """Remove a row from the registry; what it sent stays searchable."""
         with transaction(self._connection):
-            record = self._known(host_id)
-            self._connection.execute(
-                "UPDATE hosts SET forgotten_at = ?, token_hash = NULL, token_hash_prev = NULL,"
-                " session_id = NULL WHERE key = ?",
-                (now, record.key),
-            )
-            self._changed(host_id)
+            self._forget(self._known(host_id), now)
+
+    def forget_row(self, key: int, now: int) -> None:
+        """The same by the row's key."""
+        with transaction(self._connection):
+            self._forget(self._at(key), now)
 
     def seen(self, updates: Sequence[Presence]) -> None:
         """Write what was seen of live hosts, in one transaction."""
@@ -108,6 +134,26 @@ class HostTable:
     def _owner(self, host_id: str) -> HostRecord | None:
         rows = _read(self._connection, " AND host_id = ?", host_id)
         return rows[0] if rows else None
+
+    def _at(self, key: int) -> HostRecord:
+        rows = _read(self._connection, " AND key = ?", key)
+        if not rows:
+            raise UnknownHost("the host's row has gone")
+        return rows[0]
+
+    def _forget(self, record: HostRecord, now: int) -> None:
+        """Take its secrets and its configuration; retention takes the rest in its time."""
+        self._connection.execute(
+            "UPDATE hosts SET forgotten_at = ?, token_hash = NULL, token_hash_prev = NULL,"
+            " session_id = NULL WHERE key = ?",
+            (now, record.key),
+        )
+        if record.host_id is not None:
+            self._connection.execute(
+                "DELETE FROM configs WHERE scope = 'host' AND name = ?", (record.host_id,)
+            )
+            self._connection.execute("DELETE FROM host_groups WHERE host_id = ?", (record.host_id,))
+        self._changed(record.host_id)
 
     def _known(self, host_id: str) -> HostRecord:
         record = self._owner(host_id)

@@ -18,6 +18,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.python.failure import Failure
 
 from cortextx.errors import StoreClosed, StoreError
+from cortextx.stores.sqlite_damage import Damage
 from cortextx.stores.sqlite_file import open_reader, sqlite_errors
 from cortextx.stores.sqlite_search import Reader
 
@@ -80,10 +81,19 @@ class ReadingLane:
     """
 
     def __init__(
-        self, reactor: Reactor, path: str, name: str, *, threads: int, seconds: float, most: int
+        self,
+        reactor: Reactor,
+        path: str,
+        name: str,
+        *,
+        threads: int,
+        seconds: float,
+        most: int,
+        damage: Damage | None = None,
     ) -> None:
         self._reactor = reactor
         self._path = path
+        self._damage = damage
         self._seconds = seconds
         self._most = most
         self._queue: SimpleQueue[_Question[Any] | None] = SimpleQueue()
@@ -171,7 +181,7 @@ class ReadingLane:
                 with sqlite_errors():
                     if connection is None or reader is None:
                         connection = open_reader(self._path)
-                        reader = Reader(connection)
+                        reader = Reader(connection, self._damage)
                     if not question.begin(connection):
                         continue
                     reader.guard(question.check)

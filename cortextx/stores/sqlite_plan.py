@@ -15,6 +15,11 @@ from cortextx.stores.sqlite_text import TextQuery, check_text, read_text
 
 Key = tuple[int, int]
 """(ts, id)."""
+ENTRY = (
+    "l.id, h.host_id, h.name, l.seq, l.ts, l.ts_offset, l.received_at, l.severity, l.facility,"
+    " l.app_name, l.process_id, l.message, l.source, l.metadata"
+)
+"""The columns of an entry (`l`) and its host (`h`), in the order of StoredEntry."""
 WARNING = 4
 """Severities up to this have an index on time of their own."""
 _NON_ASCII = "l.message GLOB '*[^' || char(1) || '-' || char(127) || ']*'"

@@ -23,6 +23,8 @@ COLUMNS = (
     "process_id", "message", "source", "metadata",
 )  # fmt: skip
 WIDTH = len(COLUMNS)
+APP_COLUMN = COLUMNS.index("app_name")
+SOURCE_COLUMN = COLUMNS.index("source")
 MOST_ROWS = 1000
 """Rows of the largest statement; times WIDTH well below SQLite's 32,766 variables."""
 COARSE = 128

@@ -9,21 +9,26 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from cortextx.errors import BadQuery
 from cortextx.interfaces.fleet import (
     EntryFilter,
     Gap,
+    Histogram,
     HostRecord,
     SearchPage,
     StoredEntry,
     TailPage,
 )
-from cortextx.stores import sqlite_hosts
+from cortextx.stores import sqlite_counts, sqlite_hosts
+from cortextx.stores.sqlite_damage import Damage, is_damage, is_sound, mended
 from cortextx.stores.sqlite_file import snapshot
 from cortextx.stores.sqlite_hits import Hits
 from cortextx.stores.sqlite_plan import (
+    ENTRY,
     Key,
     Plan,
     SegmentView,
@@ -33,6 +38,8 @@ from cortextx.stores.sqlite_plan import (
     time_conditions,
 )
 from cortextx.stores.sqlite_statements import Statements
+
+T = TypeVar("T")
 
 MOST_ENTRIES = 1000
 """Entries of one page; a greater limit is cut to it."""
@@ -45,18 +52,19 @@ TAIL_LOOK = 200_000
 
 _CURSOR = re.compile(r"([no])(-?\d{1,19})\.(\d{1,19})\Z")
 _FETCH_ROWS = 100
-_ENTRY = (
-    "l.id, h.host_id, h.name, l.seq, l.ts, l.ts_offset, l.received_at, l.severity, l.facility,"
-    " l.app_name, l.process_id, l.message, l.source, l.metadata"
-)
 
 
 class Reader:
-    """Reads on one connection of its own, for one thread at a time."""
+    """Reads on one connection of its own, for one thread at a time.
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    `damage` is told of entries that can only be mended or left out.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, damage: Damage | None = None) -> None:
         self._connection = connection
         self._statements = Statements(connection)
+        if damage is not None:
+            self._statements.damage = damage
 
     def guard(self, check: Callable[[], None]) -> None:
         """Have `check` called before every statement; it raises to give up."""
@@ -73,13 +81,14 @@ class Reader:
             search = Hits(self._statements, plan, limit, newest_first, after)
             hits = list(search.hits(self._segments()))
             more = len(hits) > limit
-            entries = self._entries([(segment, key[1]) for key, segment in hits[:limit]])
-        if len(entries) < min(limit, len(hits)):
+            entries, taken = self._entries([(segment, key[1]) for key, segment in hits[:limit]])
+        if taken < min(limit, len(hits)):
             more = True
         if not more:
             return SearchPage(entries, None)
-        last = entries[-1]
-        return SearchPage(entries, f"{'n' if newest_first else 'o'}{last.ts}.{last.id}")
+        # Of the last one that was looked at, whether it could be read or not.
+        ts, entry_id = hits[taken - 1][0]
+        return SearchPage(entries, f"{'n' if newest_first else 'o'}{ts}.{entry_id}")
 
     def tail(self, which: EntryFilter, after: int, limit: int) -> TailPage:
         """See ILogStore."""
@@ -99,19 +108,41 @@ class Reader:
                     ids = self._window(plan, segment, at, upto, limit - len(found))
                     found += [(segment, entry_id) for entry_id in ids]
                     at = upto
-            entries = self._entries(found)
-        if len(entries) < len(found) or len(found) == limit:
-            at = entries[-1].id
+            entries, taken = self._entries(found)
+        if taken < len(found) or len(found) == limit:
+            at = found[taken - 1][1]
         return TailPage(entries, at)
 
     def gaps(self, host_id: str | None) -> list[Gap]:
         """See ILogStore."""
         rows = self._connection.execute(
-            "SELECT h.host_id, g.first, g.last, g.detected_at, g.cause FROM gaps g"
-            " JOIN hosts h ON h.key = g.host WHERE ?1 IS NULL OR h.host_id = ?1 ORDER BY g.id",
+            "SELECT h.host_id, g.first, g.last, g.detected_at, g.cause, g.source, g.detail"
+            " FROM gaps g JOIN hosts h ON h.key = g.host WHERE ?1 IS NULL OR h.host_id = ?1"
+            " ORDER BY g.detected_at, g.first, g.id",
             (host_id,),
         )
         return [Gap(*row) for row in rows]
+
+    def histogram(self, which: EntryFilter, buckets: int) -> Histogram:
+        """See ILogStore."""
+        with snapshot(self._connection):
+            plan = make_plan(self._connection, which, self._statements.has_token)
+            return sqlite_counts.histogram(self._statements, plan, self._segments(), buckets)
+
+    def context(
+        self, entry_id: int, before: int, after: int, same_source: bool
+    ) -> list[StoredEntry]:
+        """See ILogStore. What is large is left out at the end (PAGE_BYTES)."""
+        with snapshot(self._connection):
+            hits = sqlite_counts.around(
+                self._statements, self._segments(), entry_id, before, after, same_source
+            )
+            return self._entries(hits)[0]
+
+    def read(self, question: Callable[[sqlite3.Connection], T]) -> T:
+        """Ask something else of one state of the database."""
+        with snapshot(self._connection):
+            return question(self._connection)
 
     def find(self, ref: str) -> list[HostRecord]:
         """See IHostRegistry."""
@@ -121,8 +152,9 @@ class Reader:
         """See IHostRegistry."""
         return sqlite_hosts.list_hosts(self._connection)
 
-    def _entries(self, hits: Sequence[tuple[SegmentView, int]]) -> list[StoredEntry]:
-        """The entries of these hits in this order, or the first of them (PAGE_BYTES)."""
+    def _entries(self, hits: Sequence[tuple[SegmentView, int]]) -> tuple[list[StoredEntry], int]:
+        """The entries of these hits in this order, or of the first of them (PAGE_BYTES), and
+        of how many; what is damaged is mended, or left out."""
         found: list[StoredEntry] = []
         size = 0
         for start in range(0, len(hits), _FETCH_ROWS):
@@ -130,25 +162,44 @@ class Reader:
             rows: dict[int, StoredEntry] = {}
             for segment in {segment.number: segment for segment, _ in part}.values():
                 ids = [entry_id for owner, entry_id in part if owner.number == segment.number]
-                for row in self._statements.json(
-                    f"SELECT json_group_array(json_array({_ENTRY})) FROM {segment.logs} l"
-                    " JOIN hosts h ON h.key = l.host"
-                    " WHERE l.id IN (SELECT value FROM json_each(:ids))",
-                    {"ids": json_array(ids)},
-                ):
-                    rows[row[0]] = StoredEntry(*row)
+                rows |= self._rows(segment, ids)
             for _, entry_id in part:
-                entry = rows[entry_id]
-                found.append(entry)
-                size += len(entry.message) + len(entry.metadata or "")
+                entry = rows.get(entry_id)
+                if entry is not None:
+                    found.append(entry)
+                    size += len(entry.message) + len(entry.metadata or "")
             if size > PAGE_BYTES:
-                break
+                return found, start + len(part)
+        return found, len(hits)
+
+    def _rows(self, segment: SegmentView, ids: Sequence[int]) -> dict[int, StoredEntry]:
+        """These entries of a segment, by their ids."""
+        table = f"{segment.logs} l JOIN hosts h ON h.key = l.host"
+        try:
+            rows = self._statements.json(
+                f"SELECT json_group_array(json_array({ENTRY})) FROM {table}"
+                " WHERE l.id IN (SELECT value FROM json_each(:ids))",
+                {"ids": json_array(ids)},
+            )
+        except (sqlite3.Error, msgspec.DecodeError) as error:
+            if not is_damage(error):
+                raise
+            rows = []
+        found = {row[0]: StoredEntry(*row) for row in rows if is_sound(row)}
+        if len(found) < len(ids):
+            sql = f"SELECT {ENTRY} FROM {table} WHERE l.id = :id"
+            for entry_id in ids:
+                if entry_id not in found:
+                    self._statements.check()
+                    entry = mended(self._connection, sql, entry_id, self._statements.damage)
+                    if entry is not None:
+                        found[entry_id] = entry
         return found
 
     def _segments(self) -> list[SegmentView]:
         rows = self._connection.execute(
             "SELECT number, first_id, last_id, min_ts, max_ts, indexed_to FROM segments"
-            " WHERE state <> 'dropping' AND rows > 0 ORDER BY number"
+            " WHERE state <> 'dropping' AND rows > 0 ORDER BY first_id"
         )
         return [SegmentView(*row) for row in rows]
 
@@ -156,6 +207,19 @@ class Reader:
         self, plan: Plan, segment: SegmentView, after: int, upto: int, limit: int
     ) -> list[int]:
         """The matching ids above `after` up to `upto`, in order, `limit` at most."""
+        try:
+            ids = self._fast_window(plan, segment, after, upto, limit)
+            if len(ids) == limit or self._statements.complete(segment, after + 1, upto):
+                return [entry_id for entry_id in ids if after < entry_id <= upto]
+        except (sqlite3.Error, msgspec.DecodeError) as error:
+            if not is_damage(error):
+                raise
+        keys = self._statements.around_damage(segment, plan, after + 1, upto)
+        return [entry_id for _, entry_id in keys][:limit]
+
+    def _fast_window(
+        self, plan: Plan, segment: SegmentView, after: int, upto: int, limit: int
+    ) -> list[int]:
         values = {**plan.values, "match": plan.text.match, "limit": limit}
         where = f"l.id > :after AND l.id <= :upto{plan.where}{plan.where_host}"
         where += time_conditions(None, 1)

@@ -17,9 +17,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from cortextx.core.delivery import place
+from cortextx.core.marks import OWN_SOURCE
 from cortextx.interfaces.fleet import Appended, LogBatch
 from cortextx.stores.sqlite_file import segment_layout, transaction
-from cortextx.stores.sqlite_rows import flatten, insert
+from cortextx.stores.sqlite_gaps import note_gap, note_marks
+from cortextx.stores.sqlite_known import KnownValues
+from cortextx.stores.sqlite_rows import APP_COLUMN, SOURCE_COLUMN, WIDTH, flatten, insert
 
 DAY = 86_400_000_000
 """Microseconds."""
@@ -83,6 +86,7 @@ class _Pass:
     results: list[Appended] = field(default_factory=list)
     lowest: int = MAX_INTEGER
     highest: int = -MAX_INTEGER
+    received: int = 0
 
 
 class SegmentTables:
@@ -98,6 +102,7 @@ class SegmentTables:
         self._clock = clock
         self._limits = limits
         self._hosts: dict[str, tuple[int, int]] = {}
+        self._known = KnownValues(connection)
         self._open: Segment | None = None
         self._behind: deque[Segment] = deque()
         self._chunk = 4096
@@ -128,6 +133,7 @@ class SegmentTables:
                 self._note(done)
         except BaseException:
             self._hosts.clear()
+            self._known.forget()
             raise
         self._committed(done)
         return done.results
@@ -177,7 +183,7 @@ class SegmentTables:
             Segment(*row)
             for row in self._connection.execute(
                 "SELECT number, state, day, first_id, last_id, rows, indexed_to FROM segments"
-                " WHERE state <> 'dropping' ORDER BY number"
+                " WHERE state <> 'dropping' ORDER BY first_id, number"
             )
         ]
         (last,) = self._connection.execute(
@@ -202,6 +208,20 @@ class SegmentTables:
             and not (self._limits.daily and day > segment.day)
         ):
             return segment
+        return self._new_segment(day)
+
+    def leave(self, number: int) -> None:
+        """Have nothing more to do with a segment; if it is the open one, begin another."""
+        if self._open is not None and self._open.number == number:
+            with transaction(self._connection):
+                opened = self._new_segment(self._open.day)
+            self._open = opened
+        kept = [segment for segment in self._behind if segment.number != number]
+        self._behind = deque(kept)
+        self._index_runs.pop(f"fts_{number:06d}", None)
+        self._known.forget()
+
+    def _new_segment(self, day: int) -> Segment:
         first = self.head + 1
         self._connection.execute("UPDATE segments SET state = 'closed' WHERE state = 'open'")
         number = self._connection.execute(
@@ -227,14 +247,21 @@ class SegmentTables:
             entries = batch.entries[placed.skip :] if placed.skip else batch.entries
             values, lowest, highest = flatten(entries, segment.last_id + 1, key, batch.received_at)
             insert(self._connection, segment.logs, values)
+            sources = values[SOURCE_COLUMN::WIDTH]
+            self._known.note(segment.number, "source", sources)
+            self._known.note(segment.number, "app", values[APP_COLUMN::WIDTH])
             done.segment = replace(
                 segment, last_id=segment.last_id + stored, rows=segment.rows + stored
             )
             done.lowest = min(done.lowest, lowest)
             done.highest = max(done.highest, highest)
+            done.received = max(done.received, batch.received_at)
             done.marks[batch.host_id] = (key, placed.high_water)
         if placed.gap is not None:
-            self._note_gap(key, placed.gap, batch.received_at)
+            note_gap(self._connection, key, placed.gap, batch.received_at)
+        if stored and OWN_SOURCE in sources:
+            own = [entry for entry in entries if entry.source == OWN_SOURCE]
+            note_marks(self._connection, key, own, batch.received_at)
         done.results.append(Appended(placed.high_water, stored, placed.gap))
 
     def _host(self, host_id: str) -> tuple[int, int] | None:
@@ -248,28 +275,22 @@ class SegmentTables:
                 self._hosts[host_id] = known
         return known
 
-    def _note_gap(self, host: int, gap: tuple[int, int], now: int) -> None:
-        first, last = gap
-        self._connection.execute(
-            "INSERT INTO gaps (host, first, last, detected_at) VALUES (?, ?, ?, ?)",
-            (host, first, last, now),
-        )
-        lost = last - first + 1
-        # Written so that it cannot overflow: seqs go up to 2**63 - 1 (F31).
-        self._connection.execute(
-            "UPDATE hosts SET gap_count = gap_count + 1, lost_entries ="
-            " CASE WHEN lost_entries > ?1 - ?2 THEN ?1 ELSE lost_entries + ?2 END WHERE key = ?3",
-            (MAX_INTEGER, lost, host),
-        )
-
     def _note(self, done: _Pass) -> None:
         if not done.marks:
             return
         segment = done.segment
         self._connection.execute(
             "UPDATE segments SET last_id = ?1, rows = ?2, min_ts = min(coalesce(min_ts, ?3), ?3),"
-            " max_ts = max(coalesce(max_ts, ?4), ?4) WHERE number = ?5",
-            (segment.last_id, segment.rows, done.lowest, done.highest, segment.number),
+            " max_ts = max(coalesce(max_ts, ?4), ?4),"
+            " last_received = max(coalesce(last_received, ?5), ?5) WHERE number = ?6",
+            (
+                segment.last_id,
+                segment.rows,
+                done.lowest,
+                done.highest,
+                done.received,
+                segment.number,
+            ),
         )
         marks = [value for mark in done.marks.values() for value in mark]
         self._connection.execute(

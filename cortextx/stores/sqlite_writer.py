@@ -20,9 +20,14 @@ from twisted.python.failure import Failure
 
 from cortextx.errors import CortexError, StoreClosed, StoreError
 from cortextx.interfaces.fleet import Appended, LogBatch
-from cortextx.stores.sqlite_file import as_store_error, open_writer
+from cortextx.stores.retention import Retention
+from cortextx.stores.sqlite_acts import ActTables
+from cortextx.stores.sqlite_configs import ConfigTables
+from cortextx.stores.sqlite_file import as_store_error, check_room, open_writer
 from cortextx.stores.sqlite_hosts import HostTable
 from cortextx.stores.sqlite_lanes import Reactor
+from cortextx.stores.sqlite_metrics import MetricTables
+from cortextx.stores.sqlite_retention import RetentionWork
 from cortextx.stores.sqlite_segments import SegmentLimits, SegmentTables
 
 T = TypeVar("T")
@@ -35,6 +40,8 @@ SECONDS_BEHIND = 1.0
 """The longest time that a row stays without full-text index on purpose."""
 QUIET_SECONDS = 0.2
 """How long no job came before merging begins: a gap between two appends is no idle moment."""
+ROOM_SECONDS = 0.5
+"""How often the free space of the disk is looked at."""
 RETRY_SECONDS = 5.0
 """The pause after indexing, merging or a checkpoint failed."""
 CHECKPOINT_BYTES = 24 * 1024 * 1024
@@ -59,6 +66,8 @@ class WritingThread:
         limits: SegmentLimits,
         max_bytes: int | None,
         *,
+        retention: Retention,
+        reserve: int,
         now: Callable[[], int],
         clock: Callable[[], float],
     ) -> None:
@@ -66,6 +75,9 @@ class WritingThread:
         self._path = path
         self._limits = limits
         self._max_bytes = max_bytes
+        self._retention = retention
+        self._reserve = reserve
+        self._room_at = 0.0
         self._now = now
         self._clock = clock
         self._queue: SimpleQueue[tuple[Callable[[], Any], Deferred[Any]] | None] = SimpleQueue()
@@ -108,6 +120,9 @@ class WritingThread:
 
     def append(self, batches: Sequence[LogBatch]) -> list[Appended]:
         """Store batches (a job); whatever goes wrong is a StoreError."""
+        if self._reserve and self._clock() >= self._room_at:
+            check_room(self._path, self._reserve)
+            self._room_at = self._clock() + ROOM_SECONDS
         try:
             results = self.segments.append(batches)
         except (sqlite3.Error, CortexError):
@@ -118,12 +133,30 @@ class WritingThread:
         self._wrote(sum(batch.size or 400 * len(batch.entries) for batch in batches))
         return results
 
+    def retain(self, retention: Retention, reserve: int | None) -> None:
+        """Keep things for as long as this says, and so many bytes of the disk free (a job)."""
+        if reserve is not None:
+            self._reserve, self._room_at = reserve, 0.0
+        self.retention.retention = retention
+        self.retention.look()
+
     def _run(self) -> None:
         try:
             try:
                 self._connection = open_writer(self._path, self._now(), self._max_bytes)
                 self.segments = SegmentTables(self._connection, self._clock, self._limits)
                 self.hosts = HostTable(self._connection, self.segments.host_changed)
+                self.metrics = MetricTables(self._connection)
+                self.acts = ActTables(self._connection)
+                self.configs = ConfigTables(self._connection)
+                self.retention = RetentionWork(
+                    self._connection,
+                    self.segments,
+                    self.metrics,
+                    self._retention,
+                    self._now,
+                    self._clock,
+                )
             except sqlite3.Error as error:
                 raise as_store_error(error) from error
         except Exception:
@@ -175,8 +208,8 @@ class WritingThread:
         elif self._behind_since is None:
             self._behind_since = self._clock()
 
-    def _patience(self) -> float | None:
-        """Seconds to wait for a job before there is something else to do; None for ever."""
+    def _patience(self) -> float:
+        """Seconds to wait for a job before there is something else to do."""
         now = self._clock()
         if now < self._retry_at:
             return self._retry_at - now
@@ -184,9 +217,10 @@ class WritingThread:
             return 0.0
         if self.segments.merge_due(idle=True):
             return max(0.0, self._last_job + QUIET_SECONDS - now)
+        patience = self.retention.patience()
         if self._behind_since is not None:
-            return max(0.0, self._behind_since + SECONDS_BEHIND - now)
-        return 1.0 if self._unwritten >= IDLE_CHECKPOINT_BYTES else None
+            return max(0.0, min(patience, self._behind_since + SECONDS_BEHIND - now))
+        return min(patience, 1.0) if self._unwritten >= IDLE_CHECKPOINT_BYTES else patience
 
     def _in_peace(self, work: Callable[[], None]) -> None:
         """Do housekeeping; if it fails, say so and leave it alone for a while."""
@@ -204,24 +238,37 @@ class WritingThread:
 
     def _between(self) -> None:
         """After a job, while others may wait."""
-        late = (
-            self._behind_since is not None and self._clock() - self._behind_since >= SECONDS_BEHIND
-        )
-        if late or self.backlog >= ROWS_BEHIND:
+        if self._late() or self.backlog >= ROWS_BEHIND:
             self._catch_up()
         if self.segments.merge_due(idle=False):
             self.segments.merge_step()
+        if self.retention.due(idle=False):
+            self._retain()
         if self._unwritten >= CHECKPOINT_BYTES:
             self._checkpoint()
 
     def _idle(self) -> None:
-        if self.backlog:
+        if self.backlog >= ROWS_WORTH or self._late():
             self._index()
         elif self.segments.merge_due(idle=True):
             self.segments.merge_step()
             self._wrote(0)
+        elif self.retention.due(idle=True):
+            self._retain()
+            if self._unwritten >= CHECKPOINT_BYTES or not self.retention.working:
+                self._checkpoint()
+        elif self.backlog:
+            self._index()
         else:
             self._checkpoint()
+
+    def _retain(self) -> None:
+        self._unwritten += self.retention.step()
+
+    def _late(self) -> bool:
+        """Whether a row has waited for the full-text index for as long as it should."""
+        since = self._behind_since
+        return since is not None and self._clock() - since >= SECONDS_BEHIND
 
     def _catch_up(self) -> None:
         """Index faster than rows come in, without making them wait for all of a backlog."""

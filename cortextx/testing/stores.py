@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from twisted.internet.defer import Deferred, fail
-from zope.interface import implementer
+from zope.interface import alsoProvides, implementer
 
 from cortextx.interfaces.fleet import (
     Appended,
     Decide,
     EntryFilter,
     Gap,
+    Histogram,
     HostRecord,
     IHostRegistry,
     ILogStore,
     LogBatch,
     Presence,
     SearchPage,
+    StoredEntry,
+    StoreStats,
     TailPage,
+)
+from cortextx.interfaces.fleet_records import (
+    IApiTokens,
+    IAuditLog,
+    IConfigs,
+    IMetricStore,
+    IProbeRecords,
 )
 from cortextx.stores.memory import MemoryStore
 
@@ -40,6 +50,13 @@ class ScriptedStore:
         self._failures: deque[Exception] = deque()
         self._holding = False
         self._held: list[tuple[Sequence[LogBatch], Deferred[list[Appended]]]] = []
+        alsoProvides(self, IApiTokens, IAuditLog, IConfigs, IMetricStore, IProbeRecords)
+
+    def __getattr__(self, name: str) -> Any:
+        # What is kept beside logs and hosts: the inner store's, as it is.
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.inner, name)
 
     def fail_next(self, *errors: Exception) -> None:
         """Let the next appends fail, each with one of `errors`."""
@@ -98,6 +115,32 @@ class ScriptedStore:
         gaps: Deferred[list[Gap]] = self.inner.gaps(host_id)
         return gaps
 
+    def histogram(self, which: EntryFilter, buckets: int) -> Deferred[Histogram]:
+        """See ILogStore."""
+        counted: Deferred[Histogram] = self.inner.histogram(which, buckets)
+        return counted
+
+    def context(
+        self, entry_id: int, before: int, after: int, same_source: bool = False
+    ) -> Deferred[list[StoredEntry]]:
+        """See ILogStore."""
+        found: Deferred[list[StoredEntry]] = self.inner.context(
+            entry_id, before, after, same_source
+        )
+        return found
+
+    def known_values(
+        self, kind: Literal["app", "source"], prefix: str = "", limit: int = 100
+    ) -> Deferred[list[str]]:
+        """See ILogStore."""
+        names: Deferred[list[str]] = self.inner.known_values(kind, prefix, limit)
+        return names
+
+    def stats(self) -> Deferred[StoreStats]:
+        """See ILogStore."""
+        stats: Deferred[StoreStats] = self.inner.stats()
+        return stats
+
     def issue(
         self, name: str, host_id: str | None, token_hash: bytes, expires_at: int, now: int
     ) -> Deferred[HostRecord]:
@@ -116,6 +159,18 @@ class ScriptedStore:
         """See IHostRegistry."""
         row: Deferred[HostRecord] = self.inner.update(host_id, change)
         return row
+
+    def update_row(
+        self, key: int, change: Callable[[HostRecord], HostRecord]
+    ) -> Deferred[HostRecord]:
+        """See IHostRegistry."""
+        row: Deferred[HostRecord] = self.inner.update_row(key, change)
+        return row
+
+    def forget_row(self, key: int) -> Deferred[None]:
+        """See IHostRegistry."""
+        gone: Deferred[None] = self.inner.forget_row(key)
+        return gone
 
     def forget(self, host_id: str) -> Deferred[None]:
         """See IHostRegistry."""

@@ -1,4 +1,4 @@
-"""The one web site of a server: /ws/agent and /healthz, nothing else (yet).
+"""The one web site of a server: /ws/agent, /healthz, and what `web.mount` adds.
 
 Each request has bounds before any resource sees it: its head 16 KiB and 5 s in
 all, however slowly it drips in (F3), its body 64 KiB and 30 s.
@@ -11,6 +11,7 @@ its timers must stop.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted.internet.defer import Deferred
@@ -74,7 +75,10 @@ class BoundedChannel(http.HTTPChannel):
         super().allContentReceived()
 
     def requestDone(self, request: http.Request) -> None:
-        self._between = True
+        # What came behind this request, while it was answered, begins the next one.
+        self._between = not self._dataBuffer
+        if not self._between:
+            self._must_go_on_within(HEAD_SECONDS)
         super().requestDone(request)
 
     def connectionLost(self, reason: Any = None) -> None:
@@ -247,12 +251,18 @@ class NotThere(Resource):
 
 
 def make_site(
-    reactor: Any, agents: WebSocketFactory, health: Health, max_connections: int
+    reactor: Any,
+    agents: WebSocketFactory,
+    health: Health,
+    max_connections: int,
+    more: Mapping[bytes, IResource] | None = None,
 ) -> BoundedSite:
-    """The site with everything mounted."""
+    """The site with everything mounted; `more` by the first part of its paths."""
     root = NotThere()
     ws = NotThere()
     ws.putChild(b"agent", Upgrade(agents))
     root.putChild(b"ws", ws)
     root.putChild(b"healthz", Healthz(reactor, health))
+    for name, resource in (more or {}).items():
+        root.putChild(name, resource)
     return BoundedSite(root, reactor, max_connections)

@@ -33,6 +33,9 @@ class ScriptedClient(Client):
     def close(self) -> None:
         pass
 
+    def allow(self, seconds: float) -> None:
+        pass
+
     def stream(
         self, op: str, *, follow: bool = False, **args: Any
     ) -> Generator[dict[str, Any], None, dict[str, Any]]:

@@ -408,6 +408,8 @@ class Rest(AdminCase):
         self.assertEqual(status["listen"], ["127.0.0.1:8600"])
         self.assertEqual(status["hosts"], {"never_connected": 1})
         self.assertEqual(status["ingest"]["waiting_bytes"], 0)
+        self.assertEqual(status["store"], {"made_at": None, "damaged_entries": 0})
+        self.assertEqual(status["warnings"], [])
 
     def test_times(self) -> None:
         """Times are RFC 3339 in UTC to the microsecond."""

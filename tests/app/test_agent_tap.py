@@ -16,13 +16,13 @@ from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase
 
 from cortextx.app.agent_control import AgentOps
-from cortextx.app.agent_tap import AgentProcess, Options, makeService, socket_path
+from cortextx.app.agent_tap import AgentProcess, Options, makeService, server_pin, socket_path
 from cortextx.app.linesocket import OpError
 from cortextx.app.spare import absent
 from cortextx.app.statedir import StateDir
 from cortextx.errors import ConfigError
-from cortextx.fleet.agent.identity import IdentityFiles
-from cortextx.fleet.agent.settings import AgentSettings
+from cortextx.fleet.agent.identity import Enrolment, Identity, IdentityFiles
+from cortextx.fleet.agent.settings import AgentSettings, ServerTable
 
 
 class Taps(SynchronousTestCase):
@@ -131,6 +131,30 @@ class Taps(SynchronousTestCase):
         process.startService()
         self.assertIn("agent enroll", said[0])
         self.successResultOf(process.stopService())
+
+
+class Pins(SynchronousTestCase):
+    """Which CA an agent's server must have (F40)."""
+
+    URL = "wss://logs.example/ws/agent"
+    ENROLLED, CONFIGURED = "sha256:" + "0a" * 32, "sha256:" + "0b" * 32
+
+    def pin(self, configured: str | None, enrolled: str | None, url: str = URL) -> str | None:
+        settings = AgentSettings(server=ServerTable(ca_pin=configured))
+        identity = Identity("h", "t", Enrolment(url, enrolled))
+        return server_pin(settings, identity, url, "f.toml")
+
+    def test_whose_word_counts(self) -> None:
+        """The configuration's pin, else the invitation's; an empty one sets that aside."""
+        self.assertIsNone(self.pin(None, None))
+        self.assertEqual(self.pin(None, self.ENROLLED), self.ENROLLED)
+        self.assertEqual(self.pin(self.CONFIGURED, self.ENROLLED), self.CONFIGURED)
+        self.assertIsNone(self.pin("", self.ENROLLED))
+
+    def test_what_protects_nobody(self) -> None:
+        """A pin that is none, or for a server in the clear, is refused."""
+        self.assertRaises(ConfigError, self.pin, None, "sha256:0a")
+        self.assertRaises(ConfigError, self.pin, None, self.ENROLLED, "ws://127.0.0.1/ws/agent")
 
 
 class Control(SynchronousTestCase):

@@ -57,6 +57,24 @@ class Enrolling(SynchronousTestCase):
         self.assertEqual(done.code, 0, done.err)
         self.assertEqual((self.written("token"), self.written("host_id")), (TOKEN, HOST_ID))
 
+    def test_the_pin_of_the_servers_ca(self) -> None:
+        """A pin comes with the invitation, or as --ca-pin with a wss:// URL, and is kept;
+        a text that is none, or a pin for a connection in the clear, enrols nobody (F40)."""
+        secure, pin = "wss://127.0.0.1:8600/ws/agent", "sha256:" + "0a" * 32
+        path = os.path.join(self.folder, "token")
+        Path(path).write_text(TOKEN)
+        for url, given in ((URL, pin), (secure, "sha256:0a")):
+            done = self.enroll("--url", url, "--token-file", path, "--ca-pin", given)
+            self.assertEqual(done.code, 2, done.err)
+        self.assertEqual(self.enroll("--ca-pin", pin, stdin=f"{secure}#token={TOKEN}").code, 2)
+        self.assertFalse(os.path.exists(os.path.join(self.state, "agent")))
+        done = self.enroll("--url", secure, "--token-file", path, "--ca-pin", pin.upper())
+        self.assertEqual(done.code, 0, done.err)
+        self.assertEqual(json.loads(self.written("enrolment.json"))["ca_pin"], pin)
+        done = self.enroll("--force", stdin=f"{secure}#token={TOKEN}&ca_pin={pin[:-1]}1")
+        self.assertEqual(done.code, 0, done.err)
+        self.assertEqual(json.loads(self.written("enrolment.json"))["ca_pin"], f"{pin[:-1]}1")
+
     def test_the_invitations_host_id(self) -> None:
         """An invitation that decides the host id is obeyed; another id is refused."""
         text = f"{URL}#token={TOKEN}&host_id={HOST_ID}"

@@ -14,6 +14,7 @@ from typing import Any
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import LogLevel, capturedLogs
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -239,6 +240,21 @@ class Starting(SynchronousTestCase):
         another.lock("cortex-server")
         another.unlock("cortex-server")
         self.assertRaises(OpError, self.service.fleet)
+
+    def test_a_store_that_is_gone_is_told(self) -> None:
+        """A server that finds no store where one was says so in its log and its status."""
+        self.place.prepare("server")
+        with open(self.place.join("server", "store.made"), "wb") as file:
+            file.write(b'{"at":1}')
+        self.store.starting.callback(None)
+        with capturedLogs() as logs:
+            self.service.startService()
+        said = [one for one in logs if "is gone" in str(one.get("what"))]
+        self.assertEqual([one["log_level"] for one in said], [LogLevel.critical])
+        [warning] = self.service.fleet().warnings(0)
+        self.assertIn("is gone", warning)
+        self.assertEqual(len(self.service.fleet().warnings(3)), 2)
+        self.stop()
 
     def test_the_fleet_is_unavailable_before(self) -> None:
         """Until the server is up, ops answer `unavailable`."""

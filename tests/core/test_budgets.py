@@ -103,3 +103,22 @@ class LeakyBucketTests(SynchronousTestCase):
             if wait:
                 now += wait
                 self.assertEqual(bucket.take(amount, now), 0.0)
+
+    def test_what_is_put_back_can_be_taken_again(self) -> None:
+        """Up to the burst and no further, a debt included."""
+        bucket = LeakyBucket(rate=1.0, burst=2.0)
+        bucket.take(2, 0.0)
+        bucket.put_back(1)
+        self.assertEqual(bucket.take(1, 0.0), 0.0)
+        bucket.put_back(100)
+        self.assertEqual(bucket.take(2, 0.0), 0.0)
+        self.assertEqual(bucket.take(1, 0.0), 1.0)
+
+    def test_it_is_full_once_all_is_made_up_for(self) -> None:
+        """A new one is full, one that was used is after as long as its rate takes."""
+        bucket = LeakyBucket(rate=1.0, burst=2.0)
+        self.assertTrue(bucket.is_full(0.0))
+        bucket.take(5, 0.0)
+        self.assertFalse(bucket.is_full(4.9))
+        self.assertTrue(bucket.is_full(5.0))
+        self.assertEqual(bucket.take(2, 4.0), 1.0)

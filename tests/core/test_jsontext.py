@@ -249,6 +249,16 @@ class DecodeTests(SynchronousTestCase):
         self.assertEqual(jsontext.decode(jsontext.encode(value)), value)
 
 
+class ConvertTests(SynchronousTestCase):
+    def test_values_are_checked_as_decoded_ones_are(self) -> None:
+        """What is parsed already gets a type, or the same error with the path of its fault."""
+        self.assertEqual(jsontext.convert({"a": ["1"]}, dict[str, list[str]]), {"a": ["1"]})
+        error = self.assertRaises(
+            JsonShapeError, jsontext.convert, {"a": [1]}, dict[str, list[str]]
+        )
+        self.assertEqual(error.expected, "a string")
+
+
 class EncodeTests(SynchronousTestCase):
     def test_text_goes_out_as_utf8(self) -> None:
         self.assertEqual(jsontext.encode({"a": "é"}), '{"a":"é"}'.encode())
@@ -265,6 +275,11 @@ class EncodeTests(SynchronousTestCase):
 
 
 class KeptValueTests(SynchronousTestCase):
+    def test_brackets_in_a_string_are_no_nesting(self) -> None:
+        """A string full of brackets has no depth, alone or in an object."""
+        for text in (b'"' + b"[" * 500 + b'"', b'{"a":"' + b"]{" * 500 + b'"}'):
+            jsontext.check_value(text)
+
     """What is kept as text is checked as strictly as what is decoded."""
 
     def test_an_object_passes_and_nothing_else(self) -> None:

@@ -237,6 +237,7 @@ class CrashTests(SynchronousTestCase):
             elif step == "a":
                 writer.buffer.truncate((writer.buffer.acked + writer.buffer.last) // 2)
             elif step == "o":
+                everything(writer.buffer)
                 writer.buffer.adopt(writer.buffer.last)
                 writer.promise()
             else:
@@ -270,6 +271,7 @@ class NumberingTests(SynchronousTestCase):
         writer = Writer(SimulatedDisk())
         writer.buffer.adopt(0)
         writer.put(10)
+        everything(writer.buffer)
         self.assertEqual(writer.buffer.adopt(7), (7, 10, False))
         writer.reopen()
         self.assertEqual((writer.buffer.acked, writer.buffer.depth), (7, 3))
@@ -300,6 +302,17 @@ class NumberingTests(SynchronousTestCase):
         writer.buffer.adopt(0)
         writer.put(3)
         self.assertEqual(writer.buffer.adopt(writer.buffer.next_seq), (4, 7, True))
+
+    def test_what_no_server_can_have_is_never_taken_for_a_duplicate_F2(self) -> None:
+        """A buffer restored from an older copy to which new entries came before the first
+        hello: the server knows their numbers, but cannot have been sent them."""
+        writer = Writer(SimulatedDisk())
+        writer.buffer.adopt(0)
+        writer.put(10)
+        writer.reopen()
+        writer.put(30)
+        self.assertEqual(writer.buffer.adopt(25), (25, 65, True))
+        self.assertEqual(everything(writer.buffer), {n + 25: body(n) for n in range(1, 41)})
 
     def test_a_failed_state_write_leaves_the_old_numbers(self) -> None:
         writer = Writer(SimulatedDisk())

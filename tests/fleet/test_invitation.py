@@ -11,6 +11,8 @@ from cortextx.fleet.invitation import Invitation, check_url, read_invitation, wr
 
 TOKEN = "t" * 43
 URL = "ws://127.0.0.1:8600/ws/agent"
+SECURE = "wss://127.0.0.1:8600/ws/agent"
+PIN = "sha256:" + "0a" * 32
 
 
 class Invitations(SynchronousTestCase):
@@ -19,12 +21,12 @@ class Invitations(SynchronousTestCase):
     @settings(max_examples=50, deadline=None)
     @given(
         token=st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=32, max_size=99),
-        pin=st.none() | st.just("sha256:AbC+/="),
+        pin=st.none() | st.just(PIN),
         host_id=st.none() | st.just("6f1d2a1e-0000-4000-8000-000000000001"),
     )
     def test_there_and_back(self, token: str, pin: str | None, host_id: str | None) -> None:
         """What was written is read, whatever characters the token has."""
-        made = Invitation(URL, token, host_id, pin)
+        made = Invitation(SECURE, token, host_id, pin)
         self.assertEqual(read_invitation(f"  {write_invitation(made)}\n"), made)
 
     def test_secrets_do_not_show(self) -> None:
@@ -33,6 +35,13 @@ class Invitations(SynchronousTestCase):
         for text in (f"http://x/#token={TOKEN}", TOKEN, f"{URL}#{TOKEN}", f"{URL}#tok={TOKEN}"):
             error = self.assertRaises(ConfigError, read_invitation, text)
             self.assertNotIn(TOKEN, str(error))
+
+    def test_a_pin_must_be_one(self) -> None:
+        """A pin that is none, or one for a connection in the clear, is refused: it would
+        protect nobody (F40)."""
+        for url, pin in ((SECURE, "sha256:0a"), (SECURE, "md5:" + "0" * 32), (URL, PIN)):
+            text = write_invitation(Invitation(url, TOKEN, None, pin))
+            self.assertRaises(ConfigError, read_invitation, text)
 
     def test_what_is_no_url(self) -> None:
         """Only a WebSocket URL with a host and without a password is one."""

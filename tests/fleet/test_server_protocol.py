@@ -18,7 +18,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from cortextx.errors import StoreFull
 from cortextx.fleet.server import tokens
-from cortextx.fleet.server.protocol import CLOSE_SECONDS, AgentSocketFactory
+from cortextx.fleet.server.protocol import (
+    CLOSE_SECONDS,
+    STRANGER_SECONDS,
+    AgentSocketFactory,
+)
 from cortextx.fleet.server.service import FleetServer
 from cortextx.fleet.server.settings import ServerSettings, ServerTable
 from cortextx.interfaces.fleet import LogBatch
@@ -228,6 +232,24 @@ class Upgrades(FleetCase):
         self.clock.advance(0.05)
         self.assertTrue(peer.transport.aborted)
 
+    def test_the_head_has_exactly_5_seconds(self) -> None:
+        """The 5 s run from the connection, whether nothing, a byte, an empty line or all but
+        the head's last byte comes, and are not begun anew by what comes (F3)."""
+        whole = wire.upgrade()
+        for sent in (b"", b"G", b"\r\n", whole[:-1], whole[: whole.index(b"\r\n") + 2]):
+            peer = Peer(self.site)
+            if sent:
+                peer.send(sent)
+            self.clock.advance(HEAD_SECONDS - 0.125)
+            self.assertFalse(peer.transport.aborted, sent)
+            if sent != whole[:-1]:
+                peer.send(b"x")
+            self.clock.advance(0.125)
+            self.assertTrue(peer.transport.aborted, sent)
+            self.assertEqual(len(self.site.open_channels), 1)
+            peer.lost()
+            self.assertEqual(self.clock.getDelayedCalls(), [])
+
     def test_a_big_head_is_cut(self) -> None:
         """A head of more than 16 KiB ends the connection (F3)."""
         for padding in ("x" * 17_000, "x" * 9000):
@@ -270,6 +292,23 @@ class Health(FleetCase):
         peer.send(b"GET")
         self.clock.advance(HEAD_SECONDS)
         self.assertTrue(peer.transport.aborted)
+
+    def test_a_second_head_in_the_same_piece_is_timed(self) -> None:
+        """A later head that begins in one piece with the request before it, or while that
+        one is answered, has no more time than another (F3)."""
+        whole = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+        for pieces in ([whole + b"GET"], [whole, b"GET"]):
+            waiting: Deferred[int] = Deferred()
+            self.patch(self.store, "head", lambda waiting=waiting: waiting)
+            peer = Peer(self.site)
+            for piece in pieces:
+                peer.send(piece)
+            self.clock.advance(1)
+            waiting.callback(1)
+            self.clock.advance(HEAD_SECONDS - 0.01)
+            self.assertFalse(peer.transport.aborted)
+            self.clock.advance(0.01)
+            self.assertTrue(peer.transport.aborted)
 
 
 def fail(error: Exception) -> Deferred[Any]:
@@ -370,7 +409,13 @@ class BeforeTheHello(FleetCase):
         """While a hello is judged nothing is read; then what came is handled (F30)."""
         token = self.enrolled()
         judge, waiting = self.store.judge, Deferred[None]()
-        self.patch(self.store, "judge", lambda *args: waiting.addCallback(lambda _: judge(*args)))
+
+        def later(*args: Any) -> Deferred[Any]:
+            done: Deferred[Any] = Deferred()
+            waiting.addCallback(lambda _: judge(*args).chainDeferred(done))
+            return done
+
+        self.patch(self.store, "judge", later)
         peer = self.peer()
         peer.send(wire.text(wire.hello(token)) + wire.text(wire.push(2, 1)))
         self.assertFalse(peer.transport.reading)
@@ -533,6 +578,16 @@ class Closing(FleetCase):
         peer = self.active()
         peer.send(frame(BINARY, b"x"))
         self.clock.advance(CLOSE_SECONDS)
+        self.assertTrue(peer.transport.aborted)
+
+    def test_a_stranger_that_does_not_answer_is_cut_sooner(self) -> None:
+        """Who said no hello in time gets 1 s for the answer to our close 4000."""
+        peer = self.peer()
+        self.clock.advance(5)
+        self.assertClosed(peer, 4000)
+        self.clock.advance(STRANGER_SECONDS - 0.01)
+        self.assertFalse(peer.transport.aborted)
+        self.clock.advance(0.01)
         self.assertTrue(peer.transport.aborted)
 
     def test_nothing_follows_a_close(self) -> None:

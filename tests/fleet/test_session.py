@@ -9,10 +9,12 @@ from cortextx.errors import StoreFull
 from cortextx.fleet.contract import CloseCode, Code
 from cortextx.fleet.server import session as module
 from cortextx.fleet.server.actions import (
+    Action,
     Beat,
     Close,
     Ingest,
     Judge,
+    Measure,
     Opened,
     PauseReading,
     Ping,
@@ -22,6 +24,7 @@ from cortextx.fleet.server.actions import (
     Warn,
 )
 from cortextx.fleet.server.hello import version_key
+from cortextx.fleet.server.samples import MAX_PENDING
 from cortextx.fleet.server.session import ServerSession
 from cortextx.fleet.server.tokens import AUTH_FAILED, REVOKED, Accepted
 from cortextx.interfaces.fleet import Appended
@@ -314,21 +317,68 @@ class MessageTests(SessionCase):
         self.assertEqual((beat.heartbeat.queue_depth, beat.heartbeat.buffer_bytes), (17, 4096))
         self.assertEqual(beat.heartbeat.ts, datetime(2026, 5, 16, 12, tzinfo=UTC))
 
-    def test_metrics_are_checked_and_counted_as_dropped(self) -> None:
-        """F24: nothing stores them yet, and the answer says so."""
+    def test_metrics_are_checked(self) -> None:
+        """§4.5, F9: too many samples come before any other fault; none of a bad push is kept."""
         self.active()
         sample = {"name": "load1", "value": 0.4}
 
-        def metrics(samples: list[Any]) -> list[Any]:
+        def refused(samples: list[Any]) -> Any:
             params = {"ts": "2026-05-16T12:00:00Z", "samples": samples}
-            return plain(self.receive(call(5, "metrics.push", params)))
+            [answer] = plain(self.receive(call(5, "metrics.push", params)))
+            return answer[1]
 
-        self.assertEqual(metrics([sample] * 512), [(5, {"accepted": 0, "dropped": 512})])
-        self.assertEqual(metrics([sample] * 513)[0][:2], (5, -32008))
-        self.assertEqual(metrics([{"bad": 1}] * 513)[0][:2], (5, -32008))
-        self.assertEqual(metrics([])[0][:2], (5, -32602))
-        self.assertEqual(metrics([{"name": "", "value": 1}])[0][:2], (5, -32602))
-        self.assertEqual(metrics([sample | {"labels": {"a": 1}}])[0][:2], (5, -32602))
+        self.assertEqual(refused([sample] * 513), -32008)
+        self.assertEqual(refused([{"bad": 1}] * 513), -32008)
+        self.assertEqual(refused([]), -32602)
+        self.assertEqual(refused([{"name": "", "value": 1}]), -32602)
+        self.assertEqual(refused([sample, sample | {"labels": {"a": 1}}]), -32602)
+        self.assertEqual(self.gauge.used, 0)
+
+    def measure(self, id: int = 5) -> list[Action]:
+        samples = [{"name": "a\x00", "value": 1, "labels": {"b": "c\x00"}}]
+        params = {"ts": "2026-05-16T12:00:00Z", "samples": samples}
+        return self.receive(call(id, "metrics.push", params))
+
+    def test_metrics_are_answered_once_they_are_stored(self) -> None:
+        """F24: with how many were stored and how many not; NUL in them is U+FFFD (F16)."""
+        session = self.active()
+        [measure] = self.measure()
+        assert isinstance(measure, Measure)
+        self.assertEqual((measure.host_id, self.gauge.used), (HOST, measure.size))
+        [sample] = measure.metrics.samples
+        self.assertEqual((sample.name, sample.labels), ("a\ufffd", {"b": "c\ufffd"}))
+        answer = plain(session.measured(measure.key, (1, 0)))
+        self.assertEqual(answer, [(5, {"accepted": 1, "dropped": 0})])
+        self.assertEqual(session.measured(measure.key, (1, 0)), [])
+
+    def test_metrics_that_could_not_be_stored_are_put_off(self) -> None:
+        """A full disk is -32020 with a pause, any other failure -32603 without its words."""
+        session = self.active()
+        for error, code, data in (
+            (StoreFull("x"), -32020, {"retry_after_ms": 5000}),
+            (RuntimeError("secret"), -32603, None),
+        ):
+            [measure] = self.measure()
+            assert isinstance(measure, Measure)
+            self.assertEqual(plain(session.measured(measure.key, error)), [(5, code, data)])
+
+    def test_metrics_wait_within_bounds(self) -> None:
+        """Where a host's samples pile up, or all hosts' pushes do, they are put off (§4.5)."""
+        self.active()
+        for id in range(MAX_PENDING):
+            self.measure(id)
+        refusal = (9, -32020, {"retry_after_ms": 250})
+        self.assertEqual(plain(self.measure(9)), [refusal])
+        self.active()
+        self.gauge.reserve(self.gauge.soft - self.gauge.used)
+        self.assertEqual(plain(self.measure(9)), [refusal])
+
+    def test_metrics_hold_no_logs_up(self) -> None:
+        """A refused metrics.push makes no later logs.push refused (F33 is for logs)."""
+        self.active()
+        for id in range(MAX_PENDING + 1):
+            self.measure(id)
+        self.ingested(self.receive(push(20, 7, 9)))
 
 
 class TimeTests(SessionCase):

@@ -8,11 +8,22 @@ from cortextx.errors import StoreFull
 from cortextx.stores.memory import MemoryStore
 from cortextx.testing.stores import ScriptedStore
 from tests.stores.suite import HASH, HOST, LogStoreSuite, run_of
+from tests.stores.suite_records import RecordsSuite
 
 
 class MemoryStoreTests(LogStoreSuite, TestCase):
     def make_store(self) -> MemoryStore:
         return MemoryStore()
+
+
+class MemoryRecordsTests(RecordsSuite, TestCase):
+    def make_store(self) -> MemoryStore:
+        return MemoryStore()
+
+
+class ScriptedRecordsTests(RecordsSuite, TestCase):
+    def make_store(self) -> ScriptedStore:
+        return ScriptedStore()
 
 
 class ScriptedStoreTests(LogStoreSuite, TestCase):

@@ -27,12 +27,17 @@ from tests.stores.suite import (
     run_of,
     seqs,
 )
+from tests.stores.suite_records import RecordsSuite
 
 DEFAULTS = SqliteSettings()
 
 
 def exists(path: str) -> bool:
     return os.path.exists(path)
+
+
+def size_of(path: str) -> int:
+    return os.path.getsize(path)
 
 
 def write(path: str, content: bytes) -> None:
@@ -65,6 +70,13 @@ class OnDisk(TestCase):
 
 class SqliteStoreTests(LogStoreSuite, OnDisk):
     """The suite."""
+
+    def make_store(self) -> Deferred[SqliteStore]:
+        return self.open(self.mktemp() + "/store.db")
+
+
+class SqliteRecordsTests(RecordsSuite, OnDisk):
+    """The suite of what is kept beside logs."""
 
     def make_store(self) -> Deferred[SqliteStore]:
         return self.open(self.mktemp() + "/store.db")

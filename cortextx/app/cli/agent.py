@@ -13,7 +13,12 @@ from cortextx.app.cli.client import calling
 from cortextx.app.cli.enroll import checked_uuid, enroll
 from cortextx.app.cli.faults import USAGE, Fault
 from cortextx.app.cli.filters import Span
-from cortextx.app.cli.invocation import Invocation, json_option, pass_invocation
+from cortextx.app.cli.invocation import (
+    Invocation,
+    json_option,
+    pass_invocation,
+    remote_options,
+)
 from cortextx.app.cli.terminal import escaped, print_json, print_pairs, print_table
 
 LIST_COLUMNS = {
@@ -104,6 +109,7 @@ def issue(invocation: Invocation, name: str, host_id: str | None, expire_in: int
 
 
 @agent.command("list", epilog=example("cortextx agent list", "cortextx agent list --json"))
+@remote_options
 @json_option
 @pass_invocation
 def list_hosts(invocation: Invocation) -> None:
@@ -124,6 +130,7 @@ def list_hosts(invocation: Invocation) -> None:
 
 @agent.command(epilog=example("cortextx agent show web1"))
 @click.argument("host")
+@remote_options
 @json_option
 @pass_invocation
 def show(invocation: Invocation, host: str) -> None:
@@ -138,6 +145,7 @@ def show(invocation: Invocation, host: str) -> None:
 
 @agent.command(epilog=example("cortextx agent gaps", "cortextx agent gaps web1 --json"))
 @click.argument("host", required=False)
+@remote_options
 @json_option
 @pass_invocation
 def gaps(invocation: Invocation, host: str | None) -> None:
@@ -188,7 +196,7 @@ def revoke(invocation: Invocation, host: str, yes: bool) -> None:
                 f"`{calling(invocation.state_dir)} agent forget {shlex.quote(host)}`"
                 " withdraws its invitation",
             )
-    _sure(f"Refuse {escaped(host)} from now on", yes)
+    sure(f"Refuse {escaped(host)} from now on", yes)
     with invocation.server() as server:
         server.call("agent.revoke", host=host)
     click.echo(f"{escaped(host)} is revoked; `cortextx agent forget` removes it from the list")
@@ -200,7 +208,7 @@ def revoke(invocation: Invocation, host: str, yes: bool) -> None:
 @pass_invocation
 def forget(invocation: Invocation, host: str, yes: bool) -> None:
     """Remove a host from the list; to come back it must enrol anew."""
-    _sure(f"Forget {escaped(host)}", yes)
+    sure(f"Forget {escaped(host)}", yes)
     with invocation.server() as server:
         server.call("agent.forget", host=host)
     click.echo(f"{escaped(host)} is forgotten")
@@ -244,8 +252,8 @@ def retry(invocation: Invocation) -> None:
     click.echo("the agent tries once more; `cortextx agent status` shows what comes of it")
 
 
-def _sure(question: str, yes: bool) -> None:
-    """Return if the user means it."""
+def sure(question: str, yes: bool) -> None:
+    """Return if the user means it; raises Fault or Abort."""
     if yes:
         return
     if not sys.stdin.isatty():

@@ -45,6 +45,7 @@ class Client:
     def __init__(self, connected: socket.socket, what: str, start_with: str) -> None:
         """Over a connected socket; `what` is at its other end, `start_with` begins it again."""
         connected.settimeout(ANSWER_SECONDS)
+        self._patience = ANSWER_SECONDS
         self._socket = connected
         self._what = what
         self._start_with = start_with
@@ -63,6 +64,11 @@ class Client:
     def close(self) -> None:
         """Hang up; what is being answered is abandoned."""
         self._socket.close()
+
+    def allow(self, seconds: float) -> None:
+        """Wait so long for the next bytes of an answer, where one may take longer than usual."""
+        self._patience = max(ANSWER_SECONDS, seconds)
+        self._socket.settimeout(self._patience)
 
     def call(self, op: str, **args: Any) -> tuple[list[Row], Row]:
         """Ask, and read the whole answer: its rows and its end."""
@@ -117,7 +123,7 @@ class Client:
                 data = self._socket.recv(262_144)
             except TimeoutError:
                 raise Fault(
-                    f"the {self._what} did not answer within {ANSWER_SECONDS:.0f} s",
+                    f"the {self._what} did not answer within {self._patience:.0f} s",
                     "its log may say why",
                 ) from None
             except OSError:

@@ -24,6 +24,7 @@ from cortextx.errors import ConfigError
 from cortextx.fleet.agent.identity import IdentityFiles
 from cortextx.fleet.agent.settings import AgentSettings, check_transport
 from cortextx.fleet.invitation import Invitation, check_token, check_url, read_invitation
+from cortextx.fleet.pin import check_pin
 from cortextx.fleet.server.settings import ServerSettings
 
 MAX_SECRET_CHARS = 4096
@@ -41,6 +42,10 @@ Examples:
 @click.option(
     "--token-file", type=click.File(), metavar="F", help="A file with the token; - is stdin."
 )
+@click.option(
+    "--ca-pin", metavar="PIN",
+    help="The pin of the server's own CA (`cortextx server tls show`), with --url.",
+)  # fmt: skip
 @click.option("--host-id", metavar="UUID", help="This host's id, where one was decided.")
 @click.option(
     "--invitation-file", type=click.File(), metavar="F",
@@ -52,6 +57,7 @@ def enroll(
     invocation: Invocation,
     url: str | None,
     token_file: IO[str] | None,
+    ca_pin: str | None,
     host_id: str | None,
     invitation_file: IO[str] | None,
     force: bool,
@@ -66,9 +72,12 @@ def enroll(
         raise click.UsageError("--url and --token-file belong together")
     if url is not None and invitation_file is not None:
         raise click.UsageError("an invitation has the URL and the token in it already")
+    if ca_pin is not None and not (url or "").startswith("wss://"):
+        raise click.UsageError("--ca-pin belongs to --url wss://…; an invitation has its own")
     if url is not None and token_file is not None:
         token = check_token(_secret(token_file), "--token-file")
-        invitation = Invitation(check_url(url, "--url"), token)
+        pin = None if ca_pin is None else check_pin(ca_pin, "--ca-pin")
+        invitation = Invitation(check_url(url, "--url"), token, ca_pin=pin)
     else:
         invitation = read_invitation(_invitation(invitation_file))
     chosen = enrol_agent(invocation.state_dir, invitation, host_id, force)

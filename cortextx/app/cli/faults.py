@@ -7,6 +7,8 @@ FAILED = 1
 USAGE = 2
 NOT_REACHABLE = 3
 NOT_FOUND = 4
+FOUND = 5
+"""A look at something found that not all is well there."""
 INTERRUPTED = 130
 
 EXIT_CODES = """\b
@@ -14,14 +16,16 @@ Exit codes:
   0    done
   1    it failed; stderr says why
   2    wrong usage or a wrong value
-  3    the server or agent cannot be reached; stderr says how to start it
+  3    the server, agent or host cannot be reached; stderr says what to do
   4    no such host
+  5    audit, doctor or verify found that something is wrong or missing
   130  interrupted (^C)"""
 
 _BY_ERROR = {
     "not_found": NOT_FOUND,
     "bad_request": USAGE,
     "unavailable": NOT_REACHABLE,
+    "not_connected": NOT_REACHABLE,
 }
 
 

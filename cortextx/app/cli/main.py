@@ -22,7 +22,11 @@ COMMANDS = {
     "down": "cortextx.app.cli.up:down",
     "search": "cortextx.app.cli.search:search",
     "tail": "cortextx.app.cli.tail:tail",
+    "probe": "cortextx.app.cli.probe:probe",
+    "audit": "cortextx.app.cli.audit:audit",
     "agent": "cortextx.app.cli.agent:agent",
+    "config": "cortextx.app.cli.config:config",
+    "doctor": "cortextx.app.cli.doctor:doctor",
     "server": "cortextx.app.cli.server:server",
 }
 

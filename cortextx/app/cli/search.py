@@ -7,7 +7,12 @@ from typing import Any
 import click
 
 from cortextx.app.cli.filters import filter_args, filter_options
-from cortextx.app.cli.invocation import Invocation, json_option, pass_invocation
+from cortextx.app.cli.invocation import (
+    Invocation,
+    json_option,
+    pass_invocation,
+    remote_options,
+)
 from cortextx.app.cli.terminal import EntryPrinter
 
 PAGE = 1000
@@ -28,6 +33,7 @@ Examples:
 )  # fmt: skip
 @click.option("--oldest-first", is_flag=True, help="Oldest first; else the newest come first.")
 @click.option("--cursor", metavar="CURSOR", help="Go on where an earlier search said.")
+@remote_options
 @json_option
 @pass_invocation
 def search(

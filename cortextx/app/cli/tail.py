@@ -9,7 +9,12 @@ import click
 
 from cortextx.app.cli.faults import NotReachable, Refused
 from cortextx.app.cli.filters import filter_args, filter_options
-from cortextx.app.cli.invocation import Invocation, json_option, pass_invocation
+from cortextx.app.cli.invocation import (
+    Invocation,
+    json_option,
+    pass_invocation,
+    remote_options,
+)
 from cortextx.app.cli.terminal import EntryPrinter
 
 FIRST_WAIT = 0.2
@@ -36,6 +41,7 @@ Examples:
     "--after", type=click.IntRange(0), metavar="CURSOR",
     help="Begin behind the entry with this id, and miss none.",
 )  # fmt: skip
+@remote_options
 @json_option
 @pass_invocation
 def tail(

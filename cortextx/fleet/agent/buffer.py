@@ -97,6 +97,9 @@ class Buffer:
         self._wanted = 0
         self._rescued: list[bytes] = []
         self._side = SideFile(disk)
+        # The newest position that anybody can have been told of: an earlier process may
+        # have sent all that is on disk, this one has sent what it has read.
+        self._given = self._log.durable
         self.recovery: Recovery = found.report
 
     @classmethod
@@ -282,6 +285,7 @@ class Buffer:
             until = min(stretch[1], position + max_entries - 1)
             bodies = self._log.read(position, until, max_bytes)
             if bodies:
+                self._given = max(self._given, position + len(bodies) - 1)
                 return Batch(position + shift, bodies)
             if attempts > 3:
                 raise BufferDamaged("the buffer cannot be read", position + shift, until + shift)
@@ -290,15 +294,17 @@ class Buffer:
         """Take over what the server says it has (§7, F2, F26); durable on return.
 
         Brand new: the first entry gets `accepted_seq + 1`. Within what is known:
-        `acked` moves up. Beyond all that was ever numbered: what is not acked is
-        renumbered to follow it. Below `acked`: nothing changes.
+        `acked` moves up. Beyond all that can ever have been sent (a buffer restored
+        from a copy, with what was appended since): what is not acked is renumbered to
+        follow it. Below `acked`: nothing changes.
         """
         if self._log.broken is None:
             self.sync()
         state = self._state
         acked, renumbered = state.acked, False
         try:
-            if state.shift is None or accepted_seq > self._log.durable + state.shift:
+            given = max(self._given, acked)
+            if state.shift is None or accepted_seq > given + state.shift:
                 renumbered = state.shift is not None
                 with self._ledger.change(self._log.durable):
                     state.shift = accepted_seq - acked

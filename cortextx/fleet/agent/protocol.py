@@ -17,10 +17,12 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
 from twisted.internet.error import ConnectError, DNSLookupError
 from twisted.internet.interfaces import IPushProducer
+from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from txaio.tx import make_logger
 from zope.interface import implementer
 
+from cortextx.errors import CortexError
 from cortextx.fleet.contract import MAX_FRAME_BYTES, SUBPROTOCOL
 
 if TYPE_CHECKING:
@@ -123,6 +125,12 @@ class AgentConnection(WebSocketClientProtocol):
         self._abort_later()
         return super().onCloseFrame(code, reasonRaw)
 
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        # Autobahn would say the same in many more words.
+        if self._why is None and isinstance(reason.value, CortexError):
+            self._why = _plain(str(reason.value))
+        super().connectionLost(reason)
+
     def onClose(self, wasClean: bool, code: int | None, reason: str | None) -> None:
         if self._is_over:
             return
@@ -198,12 +206,14 @@ class Attempt:
 
 
 class Connector:
-    """Connects to one server, by TLS with the platform's trust roots for wss://."""
+    """Connects to one server, for wss:// by TLS: with the platform's trust roots, or with
+    the one CA that `ca_pin` names (F40)."""
 
-    def __init__(self, reactor: Any, url: str, user_agent: str) -> None:
+    def __init__(self, reactor: Any, url: str, user_agent: str, ca_pin: str | None = None) -> None:
         self._reactor = reactor
         self._url = url
         self._user_agent = user_agent
+        self._ca_pin = ca_pin
 
     def connect(self, hears: Hears) -> Attempt:
         """Begin to connect."""
@@ -218,6 +228,10 @@ class Connector:
         endpoint = HostnameEndpoint(self._reactor, host, port, timeout=CONNECT_SECONDS)
         if not secure:
             return endpoint
+        if self._ca_pin is not None:
+            from cortextx.fleet.agent.pinning import PinnedServer
+
+            return wrapClientTLS(PinnedServer(host, self._ca_pin), endpoint)
         from twisted.internet.ssl import optionsForClientTLS
 
         return wrapClientTLS(optionsForClientTLS(host), endpoint)

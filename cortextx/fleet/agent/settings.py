@@ -2,6 +2,7 @@
 
 [server]
 url = "wss://logs.example/ws/agent"     # else the invitation's
+ca_pin = "sha256:…"                     # likewise; "" trusts the system's authorities
 [agent]
 allow_sources = ["journald", "file:/var/log/**"]
 allow_probes = []
@@ -25,6 +26,7 @@ from cortextx.errors import ConfigError
 from cortextx.fleet.agent.policy import AVAILABLE, is_pattern
 from cortextx.fleet.contract import SourceKind
 from cortextx.fleet.invitation import check_url
+from cortextx.fleet.pin import check_pin
 
 DEFAULT_ALLOW = ("journald", "file:/var/log/**")
 """What a server may ask for unless told otherwise: the journal and the log directories (F18)."""
@@ -33,9 +35,14 @@ _Mib = Annotated[int, Meta(ge=32, le=1_048_576)]
 
 
 class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The table `[server]`: where the server is, if not where the invitation said."""
+    """The table `[server]`: where the server is, if not where the invitation said.
+
+    `ca_pin` names the server's own CA (F40); an empty one sets the invitation's
+    aside, for a server that has a certificate of a public authority by now.
+    """
 
     url: str | None = None
+    ca_pin: str | None = None
 
 
 class AgentTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,6 +87,8 @@ def check(settings: AgentSettings, where: str) -> None:
     """Check what types cannot say; raises ConfigError with the field."""
     if settings.server.url is not None:
         check_transport(settings.server.url, settings.agent.allow_insecure, where)
+    if settings.server.ca_pin:
+        check_pin(settings.server.ca_pin, where, "server.ca_pin")
     for allowed in settings.agent.allow_sources:
         if not is_pattern(allowed):
             expected = f"journald, docker, file:/GLOB or custom:NAME, not {allowed!r}"

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cortextx.fleet.contract import Heartbeat, HelloParams
+    from cortextx.fleet.contract import Heartbeat, HelloParams, MetricsParams
+    from cortextx.fleet.server.probes import ProbeOutcome
     from cortextx.interfaces.fleet import LogBatch
 
 
@@ -52,6 +53,27 @@ class Ingest:
 
 
 @dataclass(frozen=True, slots=True)
+class Measure:
+    """Have samples stored; answer with `measured` or `not_measured` by `key` (F24).
+
+    `size` bytes are reserved for them until then.
+    """
+
+    key: int
+    host_id: str
+    metrics: MetricsParams
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeDone:
+    """The probe that was asked with `key` is over (§4.7)."""
+
+    key: int
+    outcome: ProbeOutcome
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
     """The host is authenticated: supersede its older session, if any (F14)."""
 
@@ -91,6 +113,6 @@ class Warn:
 
 
 Action = (
-    Send | Ping | Close | Judge | Ingest | Opened | Beat | SetDeadline | PauseReading
-    | ResumeReading | Warn
+    Send | Ping | Close | Judge | Ingest | Measure | ProbeDone | Opened | Beat | SetDeadline
+    | PauseReading | ResumeReading | Warn
 )  # fmt: skip

@@ -11,12 +11,12 @@ refused (F33). The agents send them again.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from cortextx.errors import StoreClosed, StoreError
@@ -84,6 +84,10 @@ class IngestWriter:
         self._closed = False
         self._idle_waits: list[Deferred[None]] = []
         self._commit_waits: set[Deferred[None]] = set()
+        self._held: Counter[str] = Counter()
+        self._host_waits: dict[str, list[Deferred[None]]] = {}
+        self.failing = False
+        """Whether the last append failed."""
         self.commits = 0
         self.failures = 0
         self.entries = 0
@@ -101,6 +105,7 @@ class IngestWriter:
             self._answer()
             return
         self._waiting.append(pending)
+        self._held[batch.host_id] += 1
         self._start()
         self._answer()
 
@@ -108,6 +113,18 @@ class IngestWriter:
         """Fires after the next append that stored something; may be cancelled."""
         wait: Deferred[None] = Deferred(self._commit_waits.discard)
         self._commit_waits.add(wait)
+        return wait
+
+    def holds(self, host_id: str) -> bool:
+        """Whether a batch of this host is neither stored nor refused yet."""
+        return host_id in self._held
+
+    def none_of(self, host_id: str) -> Deferred[None]:
+        """Fires when no batch of this host is held: at once, or after what is queued now."""
+        if host_id not in self._held:
+            return succeed(None)
+        wait: Deferred[None] = Deferred()
+        self._host_waits.setdefault(host_id, []).append(wait)
         return wait
 
     def idle(self) -> Deferred[None]:
@@ -150,11 +167,13 @@ class IngestWriter:
     def _appended(self, results: Sequence[Appended], group: list[Pending]) -> None:
         self._in_flight = []
         self.commits += 1
+        self.failing = False
         stored = 0
         for pending, appended in zip(group, results, strict=True):
             stored += appended.stored
             self._gauge.release(pending.batch.size)
             self._outcomes.append(_stored(pending, appended))
+            self._let_go(pending)
         self.entries += stored
         # The store's thread goes on with the next group while we answer this one.
         self._start()
@@ -175,15 +194,28 @@ class IngestWriter:
     def _appended_nothing(self, group: list[Pending], error: Exception) -> None:
         self._in_flight = []
         self.failures += 1
+        self.failing = True
         behind = list(self._waiting)
         self._waiting.clear()
         self._fail([*group, *behind], error)
+        for pending in (*group, *behind):
+            self._let_go(pending)
         self._answer()
 
     def _fail(self, pendings: Sequence[Pending], error: Exception) -> None:
         for pending in pendings:
             self._gauge.release(pending.batch.size)
             self._outcomes.append(_not_stored(pending, error))
+
+    def _let_go(self, pending: Pending) -> None:
+        host_id = pending.batch.host_id
+        self._held[host_id] -= 1
+        if self._held[host_id]:
+            return
+        del self._held[host_id]
+        for wait in self._host_waits.pop(host_id, ()):
+            # Told in order with the outcomes, so that nobody is answered in their midst.
+            self._outcomes.append(lambda wait=wait: wait.callback(None))  # type: ignore[misc]
 
     def _answer(self) -> None:
         if self._answering:

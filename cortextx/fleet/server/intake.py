@@ -23,6 +23,7 @@ from cortextx.fleet import jsonrpc
 from cortextx.fleet.contract import Code, PushResult
 from cortextx.fleet.server.actions import Action, Ingest, Ping, Send
 from cortextx.fleet.server.pushes import PushFault, SourceNames, decode_push
+from cortextx.fleet.server.quota import Quotas
 from cortextx.interfaces.fleet import Appended, LogBatch
 
 _FENCE = b"fence:"
@@ -45,11 +46,14 @@ class Intake:
     `gauge` bounds the bytes of all sessions' waiting pushes: `batch.size` is
     reserved before an Ingest, and the ingest writer releases it. `retry_after_ms`
     is how long an agent should pause when that queue is full (-32020, -32007),
-    `full_retry_after_ms` when the disk is.
+    `full_retry_after_ms` when the disk is. `quotas` are all hosts' (-32030).
     """
 
-    def __init__(self, gauge: Gauge, retry_after_ms: int, full_retry_after_ms: int) -> None:
+    def __init__(
+        self, gauge: Gauge, retry_after_ms: int, full_retry_after_ms: int, quotas: Quotas
+    ) -> None:
         self._gauge = gauge
+        self._quotas = quotas
         self._wait = {"retry_after_ms": retry_after_ms}
         self._wait_full = {"retry_after_ms": full_retry_after_ms}
         self._host_id = ""
@@ -69,7 +73,9 @@ class Intake:
         self._host_id = host_id
         self._accepted_seq = accepted_seq
 
-    def pushed(self, request: jsonrpc.Request, payload: bytes, wall: int) -> list[Action]:
+    def pushed(
+        self, request: jsonrpc.Request, payload: bytes, now: float, wall: int
+    ) -> list[Action]:
         """A logs.push came in `payload`: check in F9's order, then give it to the store."""
         try:
             push = decode_push(request.params, payload, self._sources)
@@ -79,11 +85,16 @@ class Intake:
         if not self._inbox.admits(first):
             back = self._wait | {"resend_from": self._inbox.resend_from}
             return self.refuse(request.id, first, Code.BACKPRESSURE, back)
-        match self._gauge.reserve(size):
-            case "soft":
-                return self.refuse(request.id, first, Code.BACKPRESSURE, self._wait)
-            case "hard":
-                return self.refuse(request.id, first, Code.BUFFER_OVERFLOW, self._wait)
+        count = len(push.entries)
+        if wait := self._quotas.take(self._host_id, count, now):
+            data = {"retry_after_ms": wait}
+            return self.refuse(request.id, first, Code.QUOTA_EXCEEDED, data)
+        level = self._gauge.reserve(size)
+        if level != "ok":
+            # It is to come again, and is charged then.
+            self._quotas.put_back(self._host_id, count)
+            code = Code.BACKPRESSURE if level == "soft" else Code.BUFFER_OVERFLOW
+            return self.refuse(request.id, first, code, self._wait)
         self._keys += 1
         self._pending[self._keys] = _Push(request.id, first, wall)
         return [Ingest(self._keys, LogBatch(self._host_id, first, push.entries, wall, size))]

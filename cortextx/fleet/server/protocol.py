@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from autobahn.twisted.websocket import WebSocketServerFactory, WebSocketServerProtocol
 from autobahn.websocket.types import ConnectionDeny
@@ -25,21 +25,29 @@ from zope.interface import implementer
 from cortextx.fleet import contract
 from cortextx.fleet.contract import CloseCode
 from cortextx.fleet.server import actions
+from cortextx.fleet.server.probes import LOST
 
 if TYPE_CHECKING:
-    from twisted.internet.defer import Deferred
+    from datetime import datetime
+
     from twisted.internet.interfaces import IDelayedCall
     from twisted.python.failure import Failure
 
-    from cortextx.fleet.contract import Heartbeat, HelloParams
+    from cortextx.fleet.contract import AgentConfig
     from cortextx.fleet.server.actions import Action
+    from cortextx.fleet.server.admission import Admission
+    from cortextx.fleet.server.probes import ProbeCall
     from cortextx.fleet.server.session import ServerSession, ShutdownReason
+    from cortextx.fleet.server.shared import Fleet
     from cortextx.fleet.server.tokens import Verdict
-    from cortextx.interfaces.fleet import Appended, LogBatch
+    from cortextx.interfaces.fleet import Appended
 
 PATH = "/ws/agent"
 CLOSE_SECONDS = 5.0
 """How long a peer may take to answer our close, and to read what was sent before it."""
+STRANGER_SECONDS = 1.0
+PATIENCE: dict[int, float] = {CloseCode.HANDSHAKE_TIMEOUT: STRANGER_SECONDS}
+"""The same by close code: a peer that said no hello in time has nothing to read."""
 _REASON_BYTES = 123
 _ADDRESS_CHARS = 64
 _HTTP_REASONS = {
@@ -47,36 +55,10 @@ _HTTP_REASONS = {
     404: "Not Found",
     405: "Method Not Allowed",
     426: "Upgrade Required",
+    429: "Too Many Requests",
     503: "Service Unavailable",
     505: "HTTP Version Not Supported",
 }
-
-
-class Fleet(Protocol):
-    """What a connection needs of the server as a whole."""
-
-    slow_peer_seconds: float
-
-    def wall(self) -> int:
-        """Now, in µs UTC."""
-
-    def session(self, socket: AgentSocket) -> ServerSession:
-        """The machine of a new connection."""
-
-    def judge(self, socket: AgentSocket, hello: HelloParams) -> Deferred[Verdict]:
-        """Have a hello judged; never fails."""
-
-    def ingest(self, socket: AgentSocket, key: int, batch: LogBatch) -> None:
-        """Have a batch stored; `socket` hears of it."""
-
-    def opened(self, socket: AgentSocket, host_id: str, session_id: str) -> None:
-        """The connection is a host's session now (F14)."""
-
-    def beat(self, socket: AgentSocket, heartbeat: Heartbeat) -> None:
-        """A heartbeat came."""
-
-    def gone(self, socket: AgentSocket, record: str) -> None:
-        """The connection is over; `record` says why."""
 
 
 @implementer(IPushProducer)
@@ -115,6 +97,13 @@ class AgentSocket(WebSocketServerProtocol):
         known = rest if kind in ("tcp", "tcp4", "tcp6", "unix") else f"{kind}:{rest}".rstrip(":")
         return "".join(char for char in known if char.isprintable())[:_ADDRESS_CHARS]
 
+    @property
+    def source(self) -> str | None:
+        """Where the peer is: an IP address, a proxy's word for it, or None on a Unix socket."""
+        if self.factory.trustXForwardedFor and "x-forwarded-for" in (self.http_headers or {}):
+            return str(self.peer)
+        return getattr(self.transport.getPeer(), "host", None)
+
     # What the fleet tells.
 
     def stored(self, key: int, appended: Appended) -> None:
@@ -127,6 +116,24 @@ class AgentSocket(WebSocketServerProtocol):
         """A batch was not stored (F33)."""
         if self._session is not None:
             self._carry_out(self._session.not_stored(key, error, self._reactor.seconds()))
+
+    def measured(self, key: int, outcome: tuple[int, int] | Exception) -> None:
+        """So many samples are stored, so many dropped for good (F24); or the store failed."""
+        if self._session is not None:
+            self._carry_out(self._session.measured(key, outcome))
+
+    def probe(self, key: int, call: ProbeCall) -> None:
+        """Have the host run a probe; the fleet hears what came of it by `key` (§4.6)."""
+        if self._session is None or self._ending:
+            self._fleet.probe_over(key, LOST)
+        else:
+            self._carry_out(self._session.probe_asked(key, call, self._reactor.seconds()))
+
+    def configured(self, config: AgentConfig, apply_after: datetime | None) -> None:
+        """The host is to do as `config` says (§4.8)."""
+        if self._session is not None and not self._ending:
+            now = self._reactor.seconds()
+            self._carry_out(self._session.configured(config, apply_after, now))
 
     def superseded(self) -> None:
         """A newer session of this host is there (F14)."""
@@ -165,6 +172,9 @@ class AgentSocket(WebSocketServerProtocol):
             raise ConnectionDeny(404)
         if contract.SUBPROTOCOL not in request.protocols:
             raise ConnectionDeny(400)
+        refusal = self.factory.refusal(self)
+        if refusal is not None:
+            raise ConnectionDeny(refusal)
         return contract.SUBPROTOCOL
 
     def onOpen(self) -> None:
@@ -194,7 +204,11 @@ class AgentSocket(WebSocketServerProtocol):
 
     def onMessageFrameBegin(self, length: int) -> None:
         super().onMessageFrameBegin(length)
-        if self._counting and not self.message_is_binary:
+        if not self._counting:
+            if self.message_is_binary and self._session is not None and not self._ending:
+                # At the first fragment's header: nothing of it need be kept (§2, F9).
+                self._carry_out(self._session.binary_received())
+        elif not self.message_is_binary:
             # The announced size counts, so that an oversize hello ends at its header.
             self._count(self._fed - len(self.data), announced=self.message_data_total_length)
 
@@ -239,7 +253,9 @@ class AgentSocket(WebSocketServerProtocol):
         self._deadline_call = self._unread_call = self._close_call = None
         if session is None:
             return
-        session.peer_lost()
+        for action in session.peer_lost():
+            if isinstance(action, actions.ProbeDone):
+                self._fleet.probe_over(action.key, action.outcome)
         self._fleet.gone(self, self._record or "connection lost")
 
     def _max_message_size_exceeded(self, msg_size: int, max_msg_size: int, reason: str) -> None:
@@ -310,6 +326,10 @@ class AgentSocket(WebSocketServerProtocol):
             case actions.Ingest(key, batch):
                 # Even from a connection that is ending: its bytes are reserved by now.
                 self._fleet.ingest(self, key, batch)
+            case actions.Measure():
+                self._fleet.measure(self, action)
+            case actions.ProbeDone(key, outcome):
+                self._fleet.probe_over(key, outcome)
             case actions.SetDeadline(at):
                 self._set_deadline(at)
             case actions.Ping(payload):
@@ -320,9 +340,8 @@ class AgentSocket(WebSocketServerProtocol):
             case actions.Close(code, reason, record):
                 self._end(code, reason, record)
             case actions.Judge(hello):
-                self._fleet.judge(self, hello).addCallback(self._judged).addErrback(
-                    self._judging_failed
-                )
+                judged = self._fleet.judge(self, hello).addCallback(self._judged)
+                judged.addErrback(self._judging_failed)
             case actions.Opened(host_id, session_id):
                 self._fleet.opened(self, host_id, session_id)
             case actions.PauseReading():
@@ -334,10 +353,10 @@ class AgentSocket(WebSocketServerProtocol):
             case actions.Warn(text):
                 self._logger.warn("{peer}: {text}", peer=self.remote_address, text=text)
 
-    def _judged(self, verdict: Verdict) -> None:
+    def _judged(self, judged: tuple[Verdict, AgentConfig | None]) -> None:
         if self._session is not None:
             now, wall = self._reactor.seconds(), self._fleet.wall()
-            self._carry_out(self._session.hello_judged(verdict, now, wall))
+            self._carry_out(self._session.hello_judged(judged[0], now, wall, judged[1]))
 
     def _judging_failed(self, failure: Failure) -> None:
         self._logger.failure("a hello could not be judged", failure)
@@ -345,10 +364,9 @@ class AgentSocket(WebSocketServerProtocol):
 
     def _count(self, consumed: int, announced: int = 0) -> None:
         """Tell the session the bytes so far before the hello is complete (F3)."""
-        if self._session is not None and not self._ending:
-            payload = self._hello_payload
-            wire = consumed - payload
-            self._carry_out(self._session.wire_counted(wire, max(payload, announced)))
+        session, payload = self._session, self._hello_payload
+        if session is not None and not self._ending:
+            self._carry_out(session.wire_counted(consumed - payload, max(payload, announced)))
 
     def _set_deadline(self, at: float | None) -> None:
         self._deadline = at
@@ -394,18 +412,18 @@ class AgentSocket(WebSocketServerProtocol):
         self._logger.failure("{peer}: {what}", peer=self.remote_address, what=what)
         if self._session is None:
             self.transport.abortConnection()
-            return
-        self._end(CloseCode.INTERNAL_ERROR, "internal error", "1011 internal error")
+        else:
+            self._end(CloseCode.INTERNAL_ERROR, "internal error", "1011 internal error")
 
     def _end(self, code: int, reason: str, record: str) -> None:
         if self._ending:
             return
-        self._session_ended(record)
+        self._session_ended(record, PATIENCE.get(code, CLOSE_SECONDS))
         # What still comes is thrown away, and nothing more is buffered.
         self.failedByMe = True
         self.sendCloseFrame(int(code), reason.encode()[:_REASON_BYTES], isReply=False)
 
-    def _session_ended(self, record: str) -> None:
+    def _session_ended(self, record: str, seconds: float = CLOSE_SECONDS) -> None:
         """Nothing goes out any more but a close; read on, to see the peer's."""
         self._ending = True
         self._counting = False
@@ -414,11 +432,11 @@ class AgentSocket(WebSocketServerProtocol):
         self._set_deadline(None)
         self._reading_held = False
         self._hold_or_read()
-        self._abort_later()
+        self._abort_later(seconds)
 
-    def _abort_later(self) -> None:
+    def _abort_later(self, seconds: float = CLOSE_SECONDS) -> None:
         if self._close_call is None:
-            self._close_call = self._reactor.callLater(CLOSE_SECONDS, self._abort)
+            self._close_call = self._reactor.callLater(seconds, self._abort)
 
     def _abort(self) -> None:
         self._close_call = None
@@ -444,9 +462,11 @@ class AgentSocketFactory(WebSocketServerFactory):
         *,
         max_connections: int = 0,
         trust_forwarded_for: int = 0,
+        admission: Admission | None = None,
     ) -> None:
         super().__init__(server=None, reactor=reactor)
         self._fleet = fleet
+        self._admission = admission
         self.setProtocolOptions(
             webStatus=False,
             utf8validateIncoming=False,
@@ -463,6 +483,16 @@ class AgentSocketFactory(WebSocketServerFactory):
             trustXForwardedFor=trust_forwarded_for,
             allowNullOrigin=True,
         )
+
+    def refusal(self, socket: AgentSocket) -> int | None:
+        """The HTTP status that an upgrade is refused with for its source's sake (A52)."""
+        admission = self._admission
+        if admission is None:
+            return None
+        # Without a proxy the rate was judged before the connection cost anything.
+        if self.trustXForwardedFor and not admission.admits(socket.source, self.reactor.seconds()):
+            return 429
+        return None if admission.admits_hello(socket.source) else 503
 
     def buildProtocol(self, addr: object) -> AgentSocket:
         socket = AgentSocket(self.reactor, self._fleet)

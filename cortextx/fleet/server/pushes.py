@@ -105,9 +105,9 @@ def decode_push(params: Raw, payload: bytes, sources: SourceNames) -> PushParams
 
 
 def decode_metrics(params: Raw) -> MetricsParams:
-    """Read the params of a metrics.push; raises PushFault."""
+    """Read the params of a metrics.push; raises PushFault. NUL comes out as U+FFFD (F16)."""
     try:
-        return decode_params(params, MetricsParams)
+        return decode_params(without_nul(params), MetricsParams)
     except JsonError as error:
         raise _fault(params, "samples", MAX_SAMPLES, error) from None
 

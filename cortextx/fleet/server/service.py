@@ -7,12 +7,11 @@ operator asks for: issue, rotate, revoke, forget (F6–F8).
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.defer import Deferred, DeferredList, succeed
 from twisted.logger import Logger
 
 from cortextx.core.budgets import Gauge
@@ -20,15 +19,28 @@ from cortextx.errors import ConfigError
 from cortextx.fleet.contract import CloseCode, Code
 from cortextx.fleet.invitation import Invitation, write_invitation
 from cortextx.fleet.server import tokens
+from cortextx.fleet.server.admission import Admission
+from cortextx.fleet.server.clones import CloneWatch
+from cortextx.fleet.server.host_configs import HostConfigs
 from cortextx.fleet.server.ingest import IngestWriter
+from cortextx.fleet.server.metering import Meter
+from cortextx.fleet.server.presence import PresenceBook
+from cortextx.fleet.server.probe_router import ProbeRouter
+from cortextx.fleet.server.quota import Quotas
+from cortextx.fleet.server.rows import MAX_SKEW, micros
 from cortextx.fleet.server.session import ServerSession, SessionSettings
+from cortextx.fleet.server.settings import limits
+from cortextx.fleet.server.succession import Live, Succession
 from cortextx.interfaces.fleet import Presence
+from cortextx.interfaces.fleet_records import IAuditLog, IConfigs, IMetricStore, IProbeRecords
 
 if TYPE_CHECKING:
-    from twisted.internet.interfaces import IDelayedCall
     from twisted.python.failure import Failure
 
-    from cortextx.fleet.contract import Heartbeat, HelloParams
+    from cortextx.fleet.contract import AgentConfig, Heartbeat, HelloParams
+    from cortextx.fleet.server.actions import Measure
+    from cortextx.fleet.server.clones import CloneReport
+    from cortextx.fleet.server.probes import ProbeOutcome
     from cortextx.fleet.server.protocol import AgentSocket
     from cortextx.fleet.server.settings import ServerSettings
     from cortextx.fleet.server.tokens import Mint, Verdict
@@ -40,21 +52,9 @@ if TYPE_CHECKING:
         LogBatch,
     )
 
-CLONE_SUPERSESSIONS = 5
-"""More supersessions than this within CLONE_SECONDS point to a clone (F14)."""
-CLONE_SECONDS = 60.0
 GOODBYE_SECONDS = 1.0
 """How long a stopping server waits for the answer to its closes."""
 RESTARTED = "the server went away"
-
-
-@dataclass(slots=True)
-class Live:
-    """A host's live session."""
-
-    socket: AgentSocket
-    session_id: str
-    since: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,9 @@ class Issued:
 
 class FleetServer:
     """All that the connections share. `wall` gives µs UTC, `version` is HelloResult's.
+
+    A `store` that has more roles than logs (`interfaces.fleet_records`) is used for
+    them too; without one, samples are dropped and configs cannot be set.
 
     Who listens for it fills in `addresses`, and `own_url`, which invitations
     name where no `public_url` is configured.
@@ -99,6 +102,13 @@ class FleetServer:
         self.writer = IngestWriter(store, self.gauge)
         self.addresses: list[str] = []
         self.own_url: str | None = None
+        self.ca_pin: str | None = None
+        """The pin of our own CA, for invitations to a server that has one (F40)."""
+        self.store_made_at: int | None = None
+        """When the store's file was made, µs UTC, if that is known."""
+        self.store_warning: str | None = None
+        """What is to be said of how it was made."""
+        self.admission = Admission(limits(table))
         self._session_settings = SessionSettings(
             min_agent_version=table.min_agent_version,
             server_version=version,
@@ -106,11 +116,26 @@ class FleetServer:
             hello_max_bytes=table.hello_max_bytes,
         )
         self._policy = tokens.TokenPolicy(table.rotation_grace_secs)
+        self.quotas = Quotas(table.quota_entries_per_sec)
+        self.clones = CloneWatch()
+        self.meter = Meter(IMetricStore(store, None), self.gauge)
+        self._acts = IAuditLog(store, None)
+        self.probes = ProbeRouter(self._live_socket, IProbeRecords(store, None), wall)
+        self.configs = HostConfigs(
+            IConfigs(store, None),
+            lambda: self.settings.agent_config,
+            lambda: {host_id: live.socket for host_id, live in self._live.items()},
+            wall,
+        )
+        self._greeted: dict[AgentSocket, tuple[AgentConfig, int]] = {}
         self._sockets: dict[AgentSocket, str | None] = {}
         self._live: dict[str, Live] = {}
-        self._supersessions: dict[str, deque[float]] = {}
-        self._seen: dict[tuple[str, str | None], Presence] = {}
-        self._flush_call: IDelayedCall | None = None
+        self._succession = Succession(
+            self._live, self.writer, registry, self.clones, reactor.seconds, wall, self._cloned
+        )
+        self._presence = PresenceBook(
+            reactor, registry, lambda: self.settings.server.presence_flush_secs
+        )
         self._stopping = False
         self._all_gone: list[Deferred[None]] = []
 
@@ -137,6 +162,7 @@ class FleetServer:
         Takes `stop_drain_secs` and some seconds at most.
         """
         self._stopping = True
+        self._presence.close()
         drain = self.settings.server.stop_drain_secs
         for socket in list(self._sockets):
             socket.shut_down("ServerReload", drain)
@@ -149,6 +175,27 @@ class FleetServer:
         await self._wait_for_sockets(GOODBYE_SECONDS)
         await self.flush_presence()
 
+    def apply(self, settings: ServerSettings) -> None:
+        """Go on with other settings: at once, or with a session's next start (A59).
+
+        What is fixed while a server runs must be as before (`app.reload`).
+        """
+        table = settings.server
+        self.settings = settings
+        self.slow_peer_seconds = table.slow_peer_secs
+        self.gauge.soft, self.gauge.hard = table.ingest_soft_bytes, table.ingest_hard_bytes
+        self.admission.limits = limits(table)
+        self.quotas.change(table.quota_entries_per_sec)
+        self._policy = tokens.TokenPolicy(table.rotation_grace_secs)
+        self._session_settings = replace(
+            self._session_settings,
+            min_agent_version=table.min_agent_version,
+            agent_config=settings.agent_config,
+            hello_max_bytes=table.hello_max_bytes,
+        )
+        told = self.configs.defaults_changed()
+        told.addErrback(lambda failure: self.log.failure("hosts could not be told", failure))
+
     async def healthy(self) -> None:
         """Raises unless the store answers."""
         await self.store.head()
@@ -156,6 +203,13 @@ class FleetServer:
     def is_healthy(self) -> Deferred[None]:
         """`healthy` for the web site."""
         return Deferred.fromCoroutine(self.healthy())
+
+    @property
+    def unready(self) -> str | None:
+        """Why no work should be sent here, for /readyz; None if it may."""
+        if self._stopping:
+            return "the server is stopping"
+        return "the store takes no entries" if self.writer.failing else None
 
     @property
     def connections(self) -> int:
@@ -166,23 +220,44 @@ class FleetServer:
         """The live session of a host."""
         return None if host_id is None else self._live.get(host_id)
 
+    def heartbeat_overdue(self, host_id: str | None) -> bool:
+        """Whether a live host sent no heartbeat for two intervals and a half (A53): its
+        agent hangs, though its pongs come (F21)."""
+        live, told = self.live(host_id), self.configs.last_told(host_id)
+        if live is None or told is None:
+            return False
+        since = max(live.since, live.last_beat or 0, told.at)
+        return self.wall() - since > 2_500_000 * told.config.heartbeat_interval_secs
+
+    def warnings(self, damaged: int) -> list[str]:
+        """What an operator should look at, of a store with so many damaged entries."""
+        found = [self.store_warning] if self.store_warning else []
+        if damaged:
+            found.append(
+                f"{damaged} entries are damaged in the store's file: `cortextx server verify`"
+            )
+        return found
+
     @property
     def live_count(self) -> int:
         """The number of hosts with a live session."""
         return len(self._live)
 
-    # What the connections ask (`protocol.Fleet`).
+    # What the connections ask (`shared.Fleet`).
 
     def session(self, socket: AgentSocket) -> ServerSession:
         """The machine of a new connection."""
         self._sockets[socket] = None
+        self.admission.hello_began(socket, socket.source)
         if self._stopping:
             self._reactor.callLater(
                 0, socket.close, CloseCode.NORMAL, "server reload", "server reload"
             )
-        return ServerSession(self._session_settings, self.gauge)
+        return ServerSession(self._session_settings, self.gauge, self.quotas)
 
-    def judge(self, socket: AgentSocket, hello: HelloParams) -> Deferred[Verdict]:
+    def judge(
+        self, socket: AgentSocket, hello: HelloParams
+    ) -> Deferred[tuple[Verdict, AgentConfig | None]]:
         """Judge a hello in the registry's transaction (F5, F6, F29); never fails."""
         wall, address = self.wall(), socket.remote_address
 
@@ -196,7 +271,23 @@ class FleetServer:
             )
 
         judged = self.registry.judge(hello.host_id, tokens.hash_token(hello.token), decide)
-        return judged.addErrback(failed)
+        return judged.addErrback(failed).addCallback(
+            lambda verdict: Deferred.fromCoroutine(self._greeting(socket, hello, verdict))
+        )
+
+    async def _greeting(
+        self, socket: AgentSocket, hello: HelloParams, verdict: Verdict
+    ) -> tuple[Verdict, AgentConfig | None]:
+        """A good hello is answered with the host's own config (§4.1)."""
+        if not isinstance(verdict, tokens.Accepted):
+            return verdict, None
+        preferred = hello.capabilities.max_batch_entries
+        config = await self.configs.for_hello(verdict.host_id, preferred)
+        if socket in self._sockets:
+            self._greeted[socket] = config, preferred
+            digest = tokens.hash_token(hello.token)
+            verdict = await self._succession.settled(socket, verdict, digest)
+        return verdict, config
 
     def ingest(self, socket: AgentSocket, key: int, batch: LogBatch) -> None:
         """Give a batch to the writer."""
@@ -207,16 +298,27 @@ class FleetServer:
 
     def opened(self, socket: AgentSocket, host_id: str, session_id: str) -> None:
         """A session is active: the older one of the same host, if any, must go (F14)."""
-        older = self._live.get(host_id)
+        self._succession.supersede(host_id, socket)
+        config, preferred = self._greeted.pop(socket)
         live = self._live[host_id] = Live(socket, session_id, self.wall())
+        self.configs.told(host_id, config, preferred)
         self._sockets[socket] = host_id
+        self.admission.hello_over(socket)
         self.log.info(
             "{host_id} connected from {peer}", host_id=host_id, peer=socket.remote_address
         )
         self._note(Presence(host_id=host_id, last_seen=live.since), live)
-        if older is not None and older.socket is not socket:
-            older.socket.superseded()
-            self._superseded(host_id)
+
+    def measure(self, socket: AgentSocket, asked: Measure) -> None:
+        """Have samples stored, as far as somebody stores them (F24)."""
+        now, live = self.wall(), self._live.get(asked.host_id)
+        if live is not None:
+            self._note(Presence(host_id=asked.host_id, last_seen=now), live)
+        self.meter.submit(socket, asked, now)
+
+    def probe_over(self, key: int, outcome: ProbeOutcome) -> None:
+        """A probe is over (§4.7)."""
+        self.probes.over(key, outcome)
 
     def beat(self, socket: AgentSocket, heartbeat: Heartbeat) -> None:
         """Note a heartbeat (§4.2); it is written with the next flush."""
@@ -224,8 +326,15 @@ class FleetServer:
         live = self.live(host_id)
         if host_id is None or live is None or live.socket is not socket:
             return
-        now = self.wall()
-        sent = round(heartbeat.ts.timestamp() * 1e6)
+        now = live.last_beat = self.wall()
+        skew = micros(heartbeat.ts) - now
+        if abs(skew) > MAX_SKEW and not live.skew_told:
+            live.skew_told = True
+            self.log.warn(
+                "{host_id}: its clock is {seconds:+.0f} s from ours",
+                host_id=host_id,
+                seconds=skew / 1e6,
+            )
         lag = heartbeat.push_lag_seq
         self._note(
             Presence(
@@ -234,7 +343,7 @@ class FleetServer:
                 queue_depth=heartbeat.queue_depth,
                 buffer_bytes=heartbeat.buffer_bytes,
                 push_lag_seq=lag if isinstance(lag, int) else None,
-                clock_skew=sent - now,
+                clock_skew=skew,
             ),
             live,
         )
@@ -242,9 +351,12 @@ class FleetServer:
     def gone(self, socket: AgentSocket, record: str) -> None:
         """A connection is over."""
         host_id = self._sockets.pop(socket, None)
+        self.admission.hello_over(socket)
+        self._greeted.pop(socket, None)
         live = self.live(host_id)
         if host_id is not None and live is not None and live.socket is socket:
             del self._live[host_id]
+            self.configs.gone(host_id)
             self.log.info("{host_id} disconnected: {why}", host_id=host_id, why=record)
             self._note(
                 Presence(host_id=host_id, state="disconnected", last_disconnect_reason=record),
@@ -266,7 +378,9 @@ class FleetServer:
         record = await self.registry.issue(
             name, host_id, tokens.hash_token(token), now + round(seconds * 1e6), now
         )
-        invitation = write_invitation(Invitation(self.public_url(), token, host_id))
+        url = self.public_url()
+        pin = self.ca_pin if url.startswith("wss://") else None
+        invitation = write_invitation(Invitation(url, token, host_id, pin))
         return Issued(record, token, invitation)
 
     async def rotate(self, host_id: str, now: bool, expire_in: float | None) -> HostRecord:
@@ -295,7 +409,7 @@ class FleetServer:
         live = self.live(host_id)
         if live is not None:
             live.socket.shut_down("Decommission", 0)
-        self._supersessions.pop(host_id, None)
+        self.clones.forget(host_id)
 
     def public_url(self) -> str:
         """Where agents connect: as configured, else where we listen; raises ConfigError."""
@@ -304,58 +418,45 @@ class FleetServer:
             raise ConfigError("configuration", "server.public_url", "a URL that agents can reach")
         return url
 
-    # Presence: collected, and written now and then in one go.
-
     def flush_presence(self) -> Deferred[None]:
-        """Write what was seen; fires when it is written, or was not and will be tried again."""
-        if self._flush_call is not None:
-            self._flush_call.cancel()
-            self._flush_call = None
-        seen, self._seen = self._seen, {}
-        if not seen:
-            done: Deferred[None] = Deferred()
-            done.callback(None)
-            return done
-
-        def failed(failure: Failure) -> None:
-            self.log.warn("what was seen of hosts could not be written: {why}", why=failure.value)
-            for key, presence in seen.items():
-                newer = self._seen.get(key)
-                self._seen[key] = presence if newer is None else _merged(presence, newer)
-            if not self._stopping:
-                self._flush_later()
-
-        return self.registry.seen(list(seen.values())).addErrback(failed)
+        """Write what was seen of hosts; fires when that is done, or will be tried again."""
+        return self._presence.flush()
 
     def _note(self, presence: Presence, live: Live) -> None:
-        presence = replace(presence, session_id=live.session_id)
-        key = (presence.host_id, presence.session_id)
-        older = self._seen.get(key)
-        self._seen[key] = presence if older is None else _merged(older, presence)
-        self._flush_later()
+        self._presence.note(replace(presence, session_id=live.session_id))
 
-    def _flush_later(self) -> None:
-        if self._flush_call is None:
-            self._flush_call = self._reactor.callLater(
-                self.settings.server.presence_flush_secs, self._flush
+    def record_act(
+        self, actor: str, act: str, subject: str, details: Mapping[str, Any]
+    ) -> Deferred[None]:
+        """Write down an administrative act (S8); what cannot be written down is logged."""
+        if self._acts is None:
+            return succeed(None)
+        recorded = self._acts.record_act(actor, act, subject, details, self.wall())
+
+        def failed(failure: Failure) -> None:
+            self.log.error(
+                "{actor} did {act} to {subject}, which could not be recorded: {why}",
+                actor=actor,
+                act=act,
+                subject=subject,
+                why=failure.value,
             )
 
-    def _flush(self) -> None:
-        self._flush_call = None
-        self.flush_presence()
+        return recorded.addCallbacks(lambda _: None, failed)
 
-    def _superseded(self, host_id: str) -> None:
-        now = self._reactor.seconds()
-        recent = self._supersessions.setdefault(host_id, deque(maxlen=CLONE_SUPERSESSIONS + 1))
-        recent.append(now)
-        if len(recent) > CLONE_SUPERSESSIONS and now - recent[0] <= CLONE_SECONDS:
-            recent.clear()
-            self.log.warn(
-                "{host_id} superseded itself more than {count} times in a minute: two machines"
-                " probably use one token (a cloned image?); enrol one of them anew (F14)",
-                host_id=host_id,
-                count=CLONE_SUPERSESSIONS,
-            )
+    def _cloned(self, host_id: str, report: CloneReport) -> None:
+        self.log.warn(
+            "{host_id} superseded itself too often within a minute ({addresses}): two machines"
+            " probably use one token (a cloned image?); enrol one of them anew (F14)",
+            host_id=host_id,
+            addresses=report.addresses,
+        )
+        details = {"supersessions": report.supersessions, "addresses": list(report.addresses)}
+        self.record_act("server", "host.probable_clone", host_id, details)
+
+    def _live_socket(self, host_id: str) -> AgentSocket | None:
+        live = self._live.get(host_id)
+        return None if live is None else live.socket
 
     async def _wait_for_sockets(self, seconds: float) -> None:
         if not self._sockets:
@@ -364,13 +465,3 @@ class FleetServer:
         self._all_gone.append(gone)
         gone.addTimeout(seconds, self._reactor)
         await DeferredList([gone], consumeErrors=True)
-
-
-def _merged(older: Presence, newer: Presence) -> Presence:
-    """Both in one: what the newer one knows, else what the older one knew."""
-    known = {
-        name: value
-        for name in Presence.__dataclass_fields__
-        if (value := getattr(newer, name)) is not None
-    }
-    return replace(older, **known)

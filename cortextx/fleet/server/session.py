@@ -7,13 +7,14 @@ order. `now` is seconds of the reactor's clock, `wall` µs since the epoch.
 
 Every state may go to closed; a closed session ignores whatever comes. In
 authenticating, frames are held and handled after the verdict, in order (F30).
-Pushes are `intake`'s.
+Pushes are `intake`'s, metrics `samples`', and what the host is asked `probes`'.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 from functools import partial
 from typing import Literal
@@ -31,6 +32,7 @@ from cortextx.fleet.server.actions import (
     Opened,
     PauseReading,
     Ping,
+    ProbeDone,
     ResumeReading,
     Send,
     SetDeadline,
@@ -38,7 +40,9 @@ from cortextx.fleet.server.actions import (
 )
 from cortextx.fleet.server.hello import HelloFault, read_hello
 from cortextx.fleet.server.intake import Intake, moment
-from cortextx.fleet.server.pushes import PushFault, decode_metrics
+from cortextx.fleet.server.probes import CLOSING, ProbeCall, ProbeQueue, Todo
+from cortextx.fleet.server.quota import Quotas
+from cortextx.fleet.server.samples import Samples
 from cortextx.fleet.server.tokens import Accepted, Verdict
 from cortextx.interfaces.fleet import Appended
 
@@ -89,11 +93,21 @@ class _Held:
 
 
 class ServerSession:
-    """See the module; `gauge` is what all sessions share (`Intake`)."""
+    """See the module; `gauge` and `quotas` are what all sessions share (`Intake`)."""
 
-    def __init__(self, settings: SessionSettings, gauge: Gauge) -> None:
+    def __init__(
+        self, settings: SessionSettings, gauge: Gauge, quotas: Quotas | None = None
+    ) -> None:
         self._settings = settings
-        self._intake = Intake(gauge, settings.retry_after_ms, settings.full_retry_after_ms)
+        self._intake = Intake(
+            gauge,
+            settings.retry_after_ms,
+            settings.full_retry_after_ms,
+            Quotas() if quotas is None else quotas,
+        )
+        self._samples = Samples(gauge, settings.retry_after_ms, settings.full_retry_after_ms)
+        self._probes: ProbeQueue | None = None
+        self._probe_concurrency = settings.agent_config.probe_concurrency
         self._state = State.awaiting_hello
         self._hello_id: jsonrpc.Id = 0
         self._hello_due: float | None = None
@@ -159,7 +173,7 @@ class ServerSession:
                 return self.not_utf8()
         if self._state is State.awaiting_hello:
             return self._settled(self._hello(payload))
-        return self._settled(self._message(payload, wall))
+        return self._settled(self._message(payload, now, wall))
 
     def binary_received(self) -> list[Action]:
         """A binary message came or began (§2, F9)."""
@@ -186,8 +200,10 @@ class ServerSession:
 
     # What the server brings.
 
-    def hello_judged(self, verdict: Verdict, now: float, wall: int) -> list[Action]:
-        """The registry decided on the hello (§3)."""
+    def hello_judged(
+        self, verdict: Verdict, now: float, wall: int, config: AgentConfig | None = None
+    ) -> list[Action]:
+        """The registry decided on the hello (§3). `config` is the host's, where it has its own."""
         if self._state is not State.authenticating:
             return []
         if not isinstance(verdict, Accepted):
@@ -205,12 +221,14 @@ class ServerSession:
         self._host_id = verdict.host_id
         self._intake.begin(verdict.host_id, verdict.accepted_seq)
         self._pinger.started(now)
+        config = self._settings.agent_config if config is None else config
+        self._probe_concurrency = config.probe_concurrency
         result = contract.HelloResult(
             server_version=self._settings.server_version,
             server_time=moment(wall),
             accepted_seq=verdict.accepted_seq,
             session_id=verdict.session_id,
-            config=self._settings.agent_config,
+            config=config,
             rotated_token=verdict.rotated_token,
         )
         todo: list[Action] = [
@@ -233,6 +251,33 @@ class ServerSession:
         if self._state is State.closed:
             return []
         return self._settled(self._intake.not_stored(key, error))
+
+    def measured(self, key: int, outcome: tuple[int, int] | Exception) -> list[Action]:
+        """So many samples of a metrics.push are stored, so many are not (F24); or it failed."""
+        if self._state is State.closed:
+            return []
+        return self._settled(self._samples.done(key, outcome))
+
+    def probe_asked(self, key: int, call: ProbeCall, now: float) -> list[Action]:
+        """The host is to run a probe; a ProbeDone with `key` says what came of it (§4.6)."""
+        if self._state is not State.active:
+            return [ProbeDone(key, CLOSING)]
+        if self._probes is None:
+            self._probes = ProbeQueue(self._probe_concurrency)
+        return self._settled(_probing(self._probes.asked(key, call, now)))
+
+    def configured(
+        self, config: AgentConfig, apply_after: datetime | None, now: float
+    ) -> list[Action]:
+        """The host is to do as `config` says, from `apply_after` on (§4.8, F22)."""
+        if self._state is not State.active:
+            return []
+        self._probe_concurrency = config.probe_concurrency
+        update = contract.ConfigUpdate(config=config, apply_after=apply_after)
+        todo: list[Action] = [Send(jsonrpc.notification(contract.CONFIG_UPDATE, update))]
+        if self._probes is not None:
+            todo += _probing(self._probes.allowed(config.probe_concurrency, now))
+        return self._settled(todo)
 
     def superseded(self) -> list[Action]:
         """A newer session of the host is there (F14)."""
@@ -275,7 +320,8 @@ class ServerSession:
             )
         if self._drained_at is not None and now >= self._drained_at:
             return self._fatal(CloseCode.NORMAL, "drained", "1000 drained")
-        return self._settled(self._beat_of_time(now))
+        over = [] if self._probes is None else _probing(self._probes.time_passed(now))
+        return self._settled(over + self._beat_of_time(now))
 
     # The messages.
 
@@ -293,16 +339,17 @@ class ServerSession:
         self._move(State.authenticating)
         return [Judge(hello)]
 
-    def _message(self, payload: bytes, wall: int) -> list[Action]:
+    def _message(self, payload: bytes, now: float, wall: int) -> list[Action]:
         try:
             message = jsonrpc.parse(payload, utf8_checked=True)
         except jsonrpc.EnvelopeError as error:
             return self._unreadable(error)
         match message:
             case jsonrpc.Request(id, contract.LOGS_PUSH, _):
-                return self._intake.pushed(message, payload, wall)
+                return self._intake.pushed(message, payload, now, wall)
             case jsonrpc.Request(id, contract.METRICS_PUSH, _):
-                return self._measured(message)
+                assert self._host_id is not None
+                return self._samples.pushed(message, len(payload), self._host_id)
             case jsonrpc.Notification(contract.HEARTBEAT, params):
                 try:
                     return [Beat(jsonrpc.decode_params(params, contract.Heartbeat))]
@@ -316,7 +363,7 @@ class ServerSession:
             case jsonrpc.Notification():
                 return self._warn("a notification that is none of the agent's was dropped")
             case jsonrpc.Response():
-                return self._warn("an answer to nothing that was asked was dropped")
+                return self._answered(message, now)
 
     def _unreadable(self, error: jsonrpc.EnvelopeError) -> list[Action]:
         """Answer a message without a usable envelope; it may have been a push (F33)."""
@@ -325,14 +372,12 @@ class ServerSession:
             return [Send(jsonrpc.error(error.id, error.code, data))]
         return self._intake.refuse(error.id, None, error.code, data)
 
-    def _measured(self, request: jsonrpc.Request) -> list[Action]:
-        """metrics.push: checked; nothing stores samples yet, so all count as dropped (F24)."""
-        try:
-            metrics = decode_metrics(request.params)
-        except PushFault as fault:
-            return [Send(jsonrpc.error(request.id, fault.code, fault.data))]
-        result = contract.MetricsResult(accepted=0, dropped=len(metrics.samples))
-        return [Send(jsonrpc.result(request.id, result))]
+    def _answered(self, response: jsonrpc.Response, now: float) -> list[Action]:
+        """A probe's answer (§4.7); one that comes too late is dropped without a word."""
+        todo = None if self._probes is None else self._probes.answered(response, now)
+        if todo is None:
+            return self._warn("an answer to nothing that was asked was dropped")
+        return _probing(todo)
 
     def _warn(self, text: str) -> list[Action]:
         self._warnings += 1
@@ -390,6 +435,8 @@ class ServerSession:
     def _settled(self, todo: list[Action]) -> list[Action]:
         """Add what reading and the deadline need by now; a Close stays the last."""
         also: list[Action] = []
+        if self._state is State.closed and self._probes is not None:
+            also += [ProbeDone(key, outcome) for key, outcome in self._probes.lost()]
         paused = self._state is State.authenticating or (
             self._state is not State.closed and self._intake.pending >= self._settings.max_pending
         )
@@ -407,12 +454,19 @@ class ServerSession:
     def _next_deadline(self) -> float | None:
         if self._state is State.closed:
             return None
-        times = (self._hello_due, self._drained_at, self._pinger.deadline)
+        probes = None if self._probes is None else self._probes.deadline
+        times = (self._hello_due, self._drained_at, self._pinger.deadline, probes)
         return min((time for time in times if time is not None), default=None)
 
 
 def _record(close: CloseCode, code: Code) -> str:
     return f"{close.value} {code.title}"
+
+
+def _probing(todo: Todo) -> list[Action]:
+    messages, done = todo
+    over: list[Action] = [ProbeDone(key, outcome) for key, outcome in done]
+    return [*map(Send, messages), *over]
 
 
 def _shutdown(reason: ShutdownReason, drain_seconds: int) -> Send:

@@ -20,6 +20,9 @@ from msgspec import Meta, Struct
 
 from cortextx.errors import ConfigError
 from cortextx.fleet import contract
+from cortextx.fleet.server.admission import AdmissionLimits, networks
+from cortextx.fleet.server.keeping import StoreTable
+from cortextx.fleet.server.quota import ENTRIES_PER_SECOND
 
 DEFAULT_LISTEN = "tcp:8600:interface=127.0.0.1"
 """Loopback only, so that a first start is safe; 8600 is the port of the docs."""
@@ -35,9 +38,18 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     `listen` holds Twisted endpoint strings. `public_url` is what invitations
     name; without one the actual address is taken. `ingest_soft_bytes` and
     `ingest_hard_bytes` bound what waits for the store (F9: -32020, then -32007).
+    `quota_entries_per_sec` is what one host may push on the average (-32030), 0: anything.
     `slow_peer_secs` is how long a peer may leave what it was sent unread.
     `trust_forwarded_for` is the number of proxies in front whose X-Forwarded-For
     is believed. `stop_drain_secs` is how long a stopping server lets agents finish.
+    `connections_per_minute` bounds those of one source address (0: any number),
+    `hellos_in_flight` those of all that have not authenticated yet; the networks
+    in `limit_exempt` are bound by neither (A52). `tls_certificate` (with its
+    chain) and `tls_key` are what `tls:` endpoints show instead of what
+    `cortextx server tls init` made. `allowed_hosts` are further names under which
+    the HTTP API answers (that of `public_url`, localhost and addresses need not be
+    named), `allowed_origins` further origins of pages that may use it;
+    `metrics_public` lets /metrics be read without a token.
     """
 
     listen: tuple[str, ...] = (DEFAULT_LISTEN,)
@@ -52,11 +64,20 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     )
     ingest_soft_bytes: _Bytes = 32 * 1_048_576
     ingest_hard_bytes: _Bytes = 64 * 1_048_576
+    quota_entries_per_sec: Annotated[int, Meta(ge=0, le=10_000_000)] = ENTRIES_PER_SECOND
     rotation_grace_secs: Annotated[float, Meta(ge=1, le=86_400)] = contract.ROTATION_GRACE
     one_time_token_hours: Annotated[float, Meta(gt=0, le=8_760)] = 24.0
     presence_flush_secs: Annotated[float, Meta(ge=0.1, le=60)] = 3.0
     slow_peer_secs: Annotated[float, Meta(ge=1, le=600)] = 30.0
     stop_drain_secs: Annotated[int, Meta(ge=0, le=60)] = 2
+    connections_per_minute: Annotated[int, Meta(ge=0, le=1_000_000)] = 600
+    hellos_in_flight: Annotated[int, Meta(ge=1, le=1_000_000)] = 500
+    limit_exempt: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    metrics_public: bool = False
 
 
 class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,6 +85,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     server: ServerTable = ServerTable()
     agent_config: contract.AgentConfig = contract.DEFAULT_AGENT_CONFIG
+    store: StoreTable = StoreTable()
 
 
 def check(settings: ServerSettings, where: str = "configuration") -> None:
@@ -71,6 +93,12 @@ def check(settings: ServerSettings, where: str = "configuration") -> None:
     server = settings.server
     if server.ingest_soft_bytes > server.ingest_hard_bytes:
         raise ConfigError(where, "server.ingest_soft_bytes", "at most ingest_hard_bytes")
+    try:
+        limits(server)
+    except ValueError as error:
+        raise ConfigError(where, "server.limit_exempt", f"networks ({error})") from None
+    if (server.tls_certificate is None) != (server.tls_key is None):
+        raise ConfigError(where, "server.tls_key", "a file, where tls_certificate is one")
     if not server.listen:
         raise ConfigError(where, "server.listen", "at least one endpoint")
     if server.public_url is not None and not server.public_url.startswith(("ws://", "wss://")):
@@ -89,6 +117,13 @@ def check(settings: ServerSettings, where: str = "configuration") -> None:
                 " in the clear. Put a TLS terminator in front and set"
                 " tls_terminated_externally = true, or set allow_insecure = true",
             )
+
+
+def limits(server: ServerTable) -> AdmissionLimits:
+    """The bounds before authentication; raises ValueError for a network that is none."""
+    return AdmissionLimits(
+        server.connections_per_minute, server.hellos_in_flight, networks(server.limit_exempt)
+    )
 
 
 def is_safe_to_bind(endpoint: str) -> bool:

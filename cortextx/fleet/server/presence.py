@@ -1,0 +1,83 @@
+"""What is seen of live hosts, collected, and written now and then in one go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+
+from cortextx.interfaces.fleet import Presence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twisted.internet.interfaces import IDelayedCall
+    from twisted.python.failure import Failure
+
+    from cortextx.interfaces.fleet import IHostRegistry
+
+
+class PresenceBook:
+    """See the module; `interval` answers the seconds from a note to its being written."""
+
+    log = Logger()
+
+    def __init__(
+        self, reactor: Any, registry: IHostRegistry, interval: Callable[[], float]
+    ) -> None:
+        self._reactor = reactor
+        self._registry = registry
+        self._interval = interval
+        self._seen: dict[tuple[str, str | None], Presence] = {}
+        self._call: IDelayedCall | None = None
+        self._closed = False
+
+    def note(self, presence: Presence) -> None:
+        """Something was seen of a host's session."""
+        key = (presence.host_id, presence.session_id)
+        older = self._seen.get(key)
+        self._seen[key] = presence if older is None else _merged(older, presence)
+        self._flush_later()
+
+    def close(self) -> None:
+        """What cannot be written from now on is not tried again by itself."""
+        self._closed = True
+
+    def flush(self) -> Deferred[None]:
+        """Write what was seen; fires when it is written, or was not and will be tried again."""
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+        seen, self._seen = self._seen, {}
+        if not seen:
+            return succeed(None)
+
+        def failed(failure: Failure) -> None:
+            self.log.warn("what was seen of hosts could not be written: {why}", why=failure.value)
+            for key, presence in seen.items():
+                newer = self._seen.get(key)
+                self._seen[key] = presence if newer is None else _merged(presence, newer)
+            if not self._closed:
+                self._flush_later()
+
+        return self._registry.seen(list(seen.values())).addErrback(failed)
+
+    def _flush_later(self) -> None:
+        if self._call is None:
+            self._call = self._reactor.callLater(self._interval(), self._due)
+
+    def _due(self) -> None:
+        self._call = None
+        self.flush()
+
+
+def _merged(older: Presence, newer: Presence) -> Presence:
+    """Both in one: what the newer one knows, else what the older one knew."""
+    known = {
+        name: value
+        for name in Presence.__dataclass_fields__
+        if (value := getattr(newer, name)) is not None
+    }
+    return replace(older, **known)

@@ -1,0 +1,72 @@
+"""Gaps as the writer notes them, and their causes (F13, F37).
+
+All of it runs inside the transaction of an append, so that a gap, its cause and
+the entry that tells it hold together.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+
+from cortextx.core.marks import MAX_DETAIL, TRUNCATED, Lost, SourceGap, read_mark, split
+from cortextx.interfaces.fleet import EntryLike
+
+MAX_INTEGER = 2**63 - 1
+
+
+def note_gap(connection: sqlite3.Connection, host: int, gap: tuple[int, int], now: int) -> None:
+    """Remember seqs that a batch has shown to be missing; `host` is the row's key."""
+    first, last = gap
+    connection.execute(
+        "INSERT INTO gaps (host, first, last, detected_at) VALUES (?, ?, ?, ?)",
+        (host, first, last, now),
+    )
+    lost = last - first + 1
+    # Written so that it cannot overflow: seqs go up to 2**63 - 1 (F31).
+    connection.execute(
+        "UPDATE hosts SET gap_count = gap_count + 1, lost_entries ="
+        " CASE WHEN lost_entries > ?1 - ?2 THEN ?1 ELSE lost_entries + ?2 END WHERE key = ?3",
+        (MAX_INTEGER, lost, host),
+    )
+
+
+def note_marks(
+    connection: sqlite3.Connection, host: int, entries: Iterable[EntryLike], now: int
+) -> None:
+    """Take in what entries of the host's own source say about gaps."""
+    for entry in entries:
+        mark = read_mark(entry.metadata)
+        if isinstance(mark, Lost):
+            _explain(connection, host, mark)
+        elif isinstance(mark, SourceGap):
+            _note_source_gap(connection, host, mark, now)
+
+
+def _explain(connection: sqlite3.Connection, host: int, lost: Lost) -> None:
+    """Give the gaps within these seqs their cause; what has one already keeps it."""
+    rows = connection.execute(
+        "SELECT id, first, last, detected_at FROM gaps"
+        " WHERE host = ? AND last >= ? AND first <= ? AND cause IS NULL",
+        (host, lost.first, lost.last),
+    ).fetchall()
+    for gap_id, first, last, detected_at in rows:
+        for part_first, part_last, explained in split((first, last), (lost.first, lost.last)):
+            if explained:
+                connection.execute(
+                    "UPDATE gaps SET first = ?, last = ?, cause = ?, detail = ? WHERE id = ?",
+                    (part_first, part_last, lost.reason, lost.detail[:MAX_DETAIL] or None, gap_id),
+                )
+            else:
+                connection.execute(
+                    "INSERT INTO gaps (host, first, last, detected_at) VALUES (?, ?, ?, ?)",
+                    (host, part_first, part_last, detected_at),
+                )
+
+
+def _note_source_gap(connection: sqlite3.Connection, host: int, gap: SourceGap, now: int) -> None:
+    connection.execute(
+        "INSERT INTO gaps (host, detected_at, cause, source, detail) VALUES (?, ?, ?, ?, ?)",
+        (host, now, TRUNCATED, gap.source or None, gap.detail and gap.detail[:MAX_DETAIL]),
+    )
+    connection.execute("UPDATE hosts SET gap_count = gap_count + 1 WHERE key = ?", (host,))

@@ -1,0 +1,91 @@
+"""What is mounted beside /ws/agent and /healthz: /api/v1, /metrics, /readyz."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.web import pages
+from twisted.web.resource import IResource, Resource
+from zope.interface import implementer
+
+from cortextx.core import jsontext
+from cortextx.fleet.server.settings import ServerTable
+from cortextx.web.api import Api, Authenticator
+from cortextx.web.api_admin import AdminRoutes
+from cortextx.web.api_configs import ConfigRoutes
+from cortextx.web.api_hosts import HostRoutes
+from cortextx.web.api_logs import LogRoutes
+from cortextx.web.api_probes import ProbeRoutes
+from cortextx.web.api_tail import TailRoutes
+from cortextx.web.guard import Guard, guard_of
+from cortextx.web.health import Document, Readyz
+from cortextx.web.metrics import AnswerCounts, Metrics
+from cortextx.web.openapi import document
+from cortextx.web.routes import Routes
+from cortextx.web.sources import Sources
+
+
+def routes_of(sources: Sources) -> Routes:
+    """All routes of the API."""
+    return Routes(
+        (
+            *LogRoutes(sources).routes(),
+            *TailRoutes(sources).routes(),
+            *HostRoutes(sources).routes(),
+            *ProbeRoutes(sources).routes(),
+            *ConfigRoutes(sources).routes(),
+            *AdminRoutes(sources).routes(),
+        )
+    )
+
+
+def mounts(sources: Sources) -> dict[bytes, IResource]:
+    """The resources by the first part of their paths."""
+    guard = LiveGuard(sources)
+    authenticator = Authenticator(sources.store, sources.wall)
+    counts = AnswerCounts()
+    routes = routes_of(sources)
+    api = Api(sources.reactor, guard.current, authenticator, routes, counts.counted)
+    text = jsontext.encode(document(routes.routes, sources.fleet.version))
+    versions = Resource()
+    versions.putChild(b"v1", VersionOne(api, Document(guard.current, text)))
+    return {
+        b"api": versions,
+        b"metrics": Metrics(sources, guard.current, authenticator, counts),
+        b"readyz": Readyz(sources.reactor, sources.fleet),
+    }
+
+
+class LiveGuard:
+    """The guard by the settings as they are now: a reload may change them (A59)."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._fleet = sources.fleet
+        self._made: tuple[ServerTable, str | None, Guard] | None = None
+
+    def current(self) -> Guard:
+        """The guard."""
+        table, own = self._fleet.settings.server, self._fleet.own_url
+        if self._made is None or self._made[0] is not table or self._made[1] != own:
+            guard = guard_of(table.public_url or own, table.allowed_hosts, table.allowed_origins)
+            self._made = table, own, guard
+        return self._made[2]
+
+
+@implementer(IResource)
+class VersionOne(Resource):
+    """/api/v1: its description, and else the API, which finds its routes itself."""
+
+    isLeaf = False
+
+    def __init__(self, api: Api, description: Document) -> None:
+        super().__init__()
+        self._api = api
+        self.putChild(b"openapi.json", description)
+
+    def getChild(self, path: bytes, request: Any) -> IResource:
+        request.postpath.insert(0, request.prepath.pop())
+        return self._api
+
+    def render(self, request: Any) -> Any:
+        return pages.notFound().render(request)
