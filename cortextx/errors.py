@@ -71,6 +71,32 @@ class StoreClosed(StoreError):
     """The store is not open (any more)."""
 
 
+class SessionLocked(StoreError):
+    """Another slave, or another part of this one, owns the session (I14).
+
+    `holder` says in words who it is, as far as is known.
+    """
+
+    def __init__(self, holder: str) -> None:
+        super().__init__(f"the session is in use by {holder}")
+        self.holder = holder
+
+
+class SessionDamaged(StoreError):
+    """A session's log cannot be proved from a place on, or not kept (I13).
+
+    `path` is the log's path and `offset` the first byte in doubt. Nothing is read
+    from or written to it until `cortextx session repair`, or, where a sync failed,
+    until it is opened anew.
+    """
+
+    def __init__(self, path: str, offset: int, why: str = "it cannot be proved") -> None:
+        super().__init__(f"{path}: byte {offset}: {why}")
+        self.path = path
+        self.offset = offset
+        self.why = why
+
+
 class SchemaTooNew(StoreError):
     """The database was written by a newer version than this one can read."""
 

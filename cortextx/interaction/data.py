@@ -178,11 +178,12 @@ class Tool(Struct, frozen=True, tag_field="type", tag="tool"):
 
 
 class CommandResolved(Struct, frozen=True, tag_field="type", tag="command"):
-    """How a command ended; durable."""
+    """How a command ended; durable. `reason` says why it was rejected by us (I39)."""
 
     command_id: str
     effect_id: str | None
     state: str
+    reason: str | UnsetType = UNSET
 
 
 class Opaque(Struct, frozen=True):

@@ -1,27 +1,15 @@
-"""The names of sessions, agents and spaces, and what long v1 identifiers become (PURE).
+"""What identifiers and names of v1 peers become in v2 frames and files (PURE).
 
-Names are parts of paths (session-files), so their set is small; identifiers are
+Names are parts of paths (`core.names`), so their set is small; identifiers are
 only compared, and may be most any text (I2).
 """
 
 from __future__ import annotations
 
-import re
-
 from blake3 import blake3
 
 from cortextx.core.exchange import is_identifier
-
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_RESERVED = frozenset({".", "..", "index"})
-
-
-def is_name(text: str) -> bool:
-    """Whether `text` may name a session, an agent or a space (session-files, I41).
-
-    Letters, digits, `.`, `_` and `-`, 128 at most; not `.`, `..` or `index`.
-    """
-    return _NAME.fullmatch(text) is not None and text not in _RESERVED
+from cortextx.core.names import is_name as is_name
 
 
 def v2_identifier(text: str) -> str:

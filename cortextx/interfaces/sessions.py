@@ -102,6 +102,8 @@ class RunRequest:
     `cwd` and `workspace` are absolute and were checked against the agent's root
     (I27); `event` is the input's bounded object, or None. `interrupted` says that
     the session's last run ended unproved, so that its calls may have had effects.
+    `history` holds the session's newest messages from before this input, oldest
+    first: whole ones whose texts come to at most the runtime's `history_bytes`.
     """
 
     key: SessionKey
@@ -113,6 +115,7 @@ class RunRequest:
     workspace: str
     event: Raw | None = None
     interrupted: bool = False
+    history: Sequence[Message] = ()
 
 
 class RunSink(Protocol):
@@ -161,9 +164,17 @@ class IAgentRuntime(Interface):
     """What a session runs: echo, a child process, a model."""
 
     name: str = Attribute("The runtime's name in the configuration.")
+    history_bytes: int = Attribute("Bytes of history that a run is to be given; 0 for none.")
 
     def run(request: RunRequest, sink: RunSink) -> IRun:
         """Begin a run. It never raises: a run that cannot start has that outcome."""
+
+    def clear(key: SessionKey, runs: Sequence[str]) -> Deferred[None]:
+        """End what a slave that died left alive of these runs of its own.
+
+        Asked under the session's lock, before recovery writes their `done`: the run
+        in the log is the receipt that its processes carry. Never fails.
+        """
 
     def stop() -> Deferred[None]:
         """End all runs; fires when none is left."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 
 from twisted.trial.unittest import SkipTest
 
 REQUIRE = "REQUIRE_PEERS"
-SYSTEM_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
-"""Debian keeps logrotate and the like where a user's PATH does not look."""
+SYSTEM_PATH = os.pathsep.join(
+    (os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin")
+)
+"""Debian keeps logrotate and the like where a user's PATH does not look, and pip may
+have put a peer beside the interpreter."""
 
 
 def need(program: str) -> str:

@@ -21,3 +21,10 @@ cortex_agent = ServiceMaker(
     "Ships this host's logs to a cortex-server",
     "cortex-agent",
 )
+
+cortex_slave = ServiceMaker(
+    "CortexTX session slave",
+    "cortextx.app.slave_tap",
+    "Keeps the sessions of AI agents and serves them on a Unix socket",
+    "cortex-slave",
+)

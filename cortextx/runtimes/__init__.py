@@ -1,0 +1,1 @@
+"""What a session runs: echo, a child process, a model behind HTTP."""
