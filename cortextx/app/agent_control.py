@@ -43,14 +43,23 @@ class AgentOps:
         return {}
 
     async def retry(self, args: dict[str, Any], rows: Rows) -> Mapping[str, Any]:
-        """Make one attempt to connect now, with the token as it is stored (F34)."""
+        """Make one attempt to connect now, with the token as it is stored (F34).
+
+        The end's `connected` says that the agent is, so that there is nothing to attempt.
+        """
         _no_arguments(args)
+        agent = self._agent()
+        connected = bool((await agent.status()).get("connected"))
         try:
-            self._agent().retry()
+            agent.retry()
         except ConfigError as error:
-            hint = "a new enrolment needs `cortextx agent enroll`, and a restart of the agent"
+            if error.field == "token":
+                said = "there is no token to try with: this host was revoked, or never enrolled"
+                hint = "`cortextx agent enroll`, with an invitation; the agent takes it at once"
+                raise OpError("not_enrolled", said, hint) from None
+            hint = "the agent runs with an older enrolment: restart it, to take the new one"
             raise OpError("not_enrolled", str(error), hint) from None
-        return {}
+        return {"connected": connected}
 
 
 def _no_arguments(args: dict[str, Any]) -> None:

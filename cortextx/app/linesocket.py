@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
     from twisted.python.failure import Failure
 
-Row = Mapping[str, Any]
+Row = Mapping[str, Any] | msgspec.Raw
 Rows = Callable[[Iterable[Row]], Awaitable[None]]
 Op = Callable[[dict[str, Any], Rows], Awaitable[Mapping[str, Any] | None]]
 T = TypeVar("T")

@@ -164,7 +164,7 @@ class Control(SynchronousTestCase):
 
     def ops(self) -> AgentOps:
         async def status() -> dict[str, Any]:
-            return {"state": "active"}
+            return {"state": "active", "connected": True}
 
         def retry() -> None:
             error = self.retries.pop()
@@ -182,19 +182,26 @@ class Control(SynchronousTestCase):
     def test_ops(self) -> None:
         """ping, status and retry answer as the command line expects."""
         self.assertEqual(self.call("ping")["version"], "1.2.3")
-        self.assertEqual((self.call("status"), self.rows), ({}, [{"state": "active"}]))
-        self.assertEqual(self.call("retry"), {})
+        self.assertEqual(
+            (self.call("status"), self.rows), ({}, [{"state": "active", "connected": True}])
+        )
+        self.assertEqual(self.call("retry"), {"connected": True})
 
     def test_refusals(self) -> None:
         """A retry without a token and arguments nobody knows are refused in words."""
-        self.retries.append(ConfigError("token", "token", "a file"))
 
-        def caught(op: str, **args: Any) -> Any:
+        def caught(op: str, **args: Any) -> OpError:
             done = Deferred.fromCoroutine(self.ops().ops()[op](args, lambda some: None))
-            return self.failureResultOf(done, OpError).value.code
+            return self.failureResultOf(done, OpError).value
 
-        self.assertEqual(caught("retry"), "not_enrolled")
-        self.assertEqual(caught("status", verbose=True), "bad_request")
+        self.retries.append(ConfigError("agent/token", "token", "a file"))
+        without = caught("retry")
+        self.assertEqual(without.code, "not_enrolled")
+        self.assertNotIn("restart", str(without.hint))
+        self.assertIn("agent enroll", str(without.hint))
+        self.retries.append(ConfigError("agent", "enrolment", "what this process began with"))
+        self.assertIn("restart", str(caught("retry").hint))
+        self.assertEqual(caught("status", verbose=True).code, "bad_request")
 
 
 class Spare(SynchronousTestCase):

@@ -220,7 +220,7 @@ class WhatIsWrong(ConfigCase):
                 "CORTEXTX_SERVER_SERVICE_HOST": "10.0.0.1",
                 "CORTEXTX_SERVER_PORT_8600_TCP_PROTO": "tcp",
             },
-            others=[OtherSettings],
+            others=lambda: [OtherSettings],
         )
 
     def test_blame(self) -> None:

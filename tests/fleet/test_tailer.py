@@ -172,6 +172,21 @@ class TailingFilesTests(SynchronousTestCase):
             settings=settings(max_examples=60, stateful_step_count=40, deadline=None),
         )
 
+    def test_what_the_buffer_refused_still_comes_first(self) -> None:
+        """A put that failed just before a rotation: the new file waits for the old one."""
+        walk = TailingFiles()
+        walk.begin()
+        walk.append_much("/log/c.log", 1)
+        walk.look()
+        walk.work(2)
+        walk.lose_a_put()
+        walk.rotate("/log/c.log", True, True)
+        walk.look()
+        walk.work(2)
+        walk.restart(False)
+        walk.records_are_a_prefix()
+        walk.teardown()
+
 
 class RotationTests(SynchronousTestCase):
     """Cases A01 to A22 of the field, one by one."""

@@ -69,6 +69,9 @@ class Watcher:
     def configure(self, config: object) -> None:
         print(self.number, f"{time.monotonic():.3f}", flush=True)
 
+    def report_restored(self, first: int, last: int) -> None:
+        pass
+
     def pause_sources(self) -> None:
         pass
 

@@ -118,7 +118,16 @@ class Say:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class ReportRestored:
+    """Tell the server, in an entry of this host's own, that it lost what it had acked: the
+    seqs `first` to `last` are not in the database that was restored there (F26, F37)."""
+
+    first: int
+    last: int
+
+
 Action = (
     Connect | Send | Beat | Close | StoreToken | DeleteToken | Adopt | ReadBatch | Truncate
-    | SetAside | Configure | PauseSources | ResumeSources | SetDeadline | Say
+    | SetAside | Configure | PauseSources | ResumeSources | SetDeadline | Say | ReportRestored
 )  # fmt: skip

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cortextx.fleet.agent.policy import LeftOut
 
 OWN_SOURCE = "custom:cortextx"
+RESTORED = "restored"
 _WORDS = {
     "evicted": "were evicted from the agent's full buffer",
     "damaged": "could not be read back from the agent's buffer",
@@ -52,4 +53,19 @@ def refusal_reported(left: LeftOut, now: int) -> bytes:
         message=f"source {left.kind} {left.name} does not run: {left.why}"[:4096],
         source=OWN_SOURCE,
         metadata={"cortextx": {"refused_source": {"kind": left.kind, "name": left.name[:1024]}}},
+    )
+
+
+def restored_reported(first: int, last: int, now: int) -> bytes:
+    """The entry that says that the server lost what it had acked: it was restored (F26)."""
+    facts = {"first": first, "last": last, "count": last - first + 1, "reason": RESTORED}
+    return encode_body(
+        ts=now,
+        severity="warning",
+        message=(
+            f"{last - first + 1} entries ({first} to {last}) were acknowledged by the server"
+            " and are not in its database any more: it was restored"
+        ),
+        source=OWN_SOURCE,
+        metadata={"cortextx": {"lost": {**facts, "detail": "acknowledged before"}}},
     )

@@ -69,6 +69,9 @@ class Wants(Protocol):
     def resume_sources(self) -> None:
         """Things flow again."""
 
+    def report_restored(self, first: int, last: int) -> None:
+        """The server lost what it had acked, from one seq to the other (F26)."""
+
 
 class LinkRunner:
     """One link, and everything that it needs done."""
@@ -201,6 +204,8 @@ class LinkRunner:
                 self._wants.pause_sources()
             case actions.ResumeSources():
                 self._wants.resume_sources()
+            case actions.ReportRestored(first, last):
+                self._wants.report_restored(first, last)
             case actions.Say(level, text):
                 if level != "info":
                     self.last_error = text

@@ -23,7 +23,7 @@ from cortextx.errors import ConfigError, CortexError, JsonError, StoreClosed, St
 from cortextx.fleet.agent.hello import read_config
 from cortextx.fleet.agent.link import Link
 from cortextx.fleet.agent.policy import AVAILABLE, FileGroup, Plan, groups, plan
-from cortextx.fleet.agent.reports import losses_reported, refusal_reported
+from cortextx.fleet.agent.reports import losses_reported, refusal_reported, restored_reported
 from cortextx.fleet.agent.runner import Connects, LinkRunner
 from cortextx.fleet.agent.running import RunningSources
 from cortextx.fleet.agent.sources.identity import decode_checkpoint
@@ -160,6 +160,12 @@ class AgentService(Service):
     def resume_sources(self) -> None:
         """The link says that things flow again."""
         self._sources.release("link")
+
+    def report_restored(self, first: int, last: int) -> None:
+        """The link says that the server lost what it had acked (F26)."""
+        bodies = [restored_reported(first, last, self._micros())]
+        put = self._buffer.put(bodies, {}, can_wait=False)
+        put.addErrback(self._failed, "reporting what the server lost")
 
     async def status(self) -> dict[str, Any]:
         """How the agent is, for `cortextx agent status`. No secret is in it (F23)."""

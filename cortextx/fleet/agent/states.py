@@ -25,6 +25,7 @@ from cortextx.fleet.agent.actions import (
     Connect,
     DeleteToken,
     PauseSources,
+    ReportRestored,
     ResumeSources,
     Say,
     Send,
@@ -149,6 +150,8 @@ class Core:
         self.full_backoff = False
         self.least_delay = 0.0
         self.renumbered = False
+        self.restored: tuple[int, int] | None = None
+        self.told_restored: tuple[int, int] | None = None
         self.pending_config: tuple[float, AgentConfig] | None = None
 
     def connect(self, now: float) -> list[Action]:
@@ -181,7 +184,9 @@ class Core:
             actions.append(
                 Say("warn", f"the server's configuration is not usable: {welcome.fault}")
             )
+        self.restored = None
         if welcome.accepted_seq < self.sender.acked:
+            self.restored = (welcome.accepted_seq + 1, self.sender.acked)
             text = f"the server has entries up to {welcome.accepted_seq} only, but acknowledged"
             text += f" {self.sender.acked}: it was restored, and what lies between is lost there"
             actions.append(Say("warn", text))
@@ -233,6 +238,10 @@ class Core:
             self.pending_config = None
             actions += self.configure(self.welcome.config)
         self.beat_at = now + self.random() * self.config.heartbeat_interval_secs
+        if self.restored is not None and self.restored != self.told_restored:
+            # Else the gap would show when this host next has something to log (F26).
+            self.told_restored = self.restored
+            actions.append(ReportRestored(*self.restored))
         return actions + self.sender.begin(acked, last, renumbered, now)
 
     def configure(self, config: AgentConfig) -> list[Action]:

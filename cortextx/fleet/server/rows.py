@@ -19,6 +19,7 @@ from cortextx.fleet.server.configs import fingerprint
 if TYPE_CHECKING:
     from cortextx.fleet.server.clones import CloneWatch
     from cortextx.fleet.server.host_configs import HostConfig
+    from cortextx.fleet.server.presence import Lags
     from cortextx.interfaces.fleet import Gap, HostRecord, StoredEntry
     from cortextx.interfaces.fleet_records import ProbeRecord, StoredConfig
 
@@ -54,6 +55,10 @@ class Connected(Protocol):
     def heartbeat_overdue(self, host_id: str | None) -> bool:
         """Whether a live host has sent no heartbeat for long (A53)."""
 
+    @property
+    def lags(self) -> Lags:
+        """How far hosts are behind."""
+
 
 def host_row(record: HostRecord, fleet: Connected) -> dict[str, Any]:
     """A host as `agent list` shows it; no hash of a token is in it (F23)."""
@@ -71,7 +76,7 @@ def host_row(record: HostRecord, fleet: Connected) -> dict[str, Any]:
         "last_handshake": moment(record.last_handshake),
         "last_disconnect_reason": record.last_disconnect_reason,
         "accepted_seq": record.accepted_seq,
-        "push_lag_seq": record.push_lag_seq,
+        "push_lag_seq": fleet.lags.of(record),
         "queue_depth": record.queue_depth,
         "buffer_bytes": record.buffer_bytes,
         "lost_entries": record.lost_entries,

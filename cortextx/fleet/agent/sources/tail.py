@@ -67,6 +67,7 @@ class Tail:
     finished: float | None = None
     grown: float = 0.0
     retry: float = 0.0
+    unreadable: bool = False
     absent: int = 0
     home_mtime_ns: int = 0
     largest: int = 0
@@ -86,7 +87,7 @@ class Tail:
     def passed(self, now: float) -> bool:
         """Whether what comes behind this file may be read: its first `gate` bytes are
         durable, or cannot be had at present."""
-        if self.finished is not None or self.retry > now:
+        if self.finished is not None or (self.unreadable and self.retry > now):
             return True
         if self.busy:
             return False

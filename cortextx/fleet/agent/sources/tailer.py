@@ -119,7 +119,7 @@ class Tailer:
         """A read has ended; `stat` was taken just before it."""
         tail = self._files.tails[handle]
         self._rest(tail)
-        tail.retry = 0.0
+        tail.retry, tail.unreadable = 0.0, False
         read = self._reads.pop(handle)
         if tail.to_end:
             return self._found_end(tail, stat, read.offset, data)
@@ -181,7 +181,7 @@ class Tailer:
         self._rest(tail)
         if code in GONE:
             return []
-        first = tail.retry == 0.0
+        first, tail.unreadable = not tail.unreadable, True
         tail.retry = now + self._settings.retry_after
         if not first:
             return []
