@@ -45,14 +45,18 @@ from cortextx.fleet.agent.settings import (
 from cortextx.fleet.pin import check_pin
 
 if TYPE_CHECKING:
-    from cortextx.fleet.agent.policy import FileGroup
+    from cortextx.fleet.agent.fair_puts import Give
+    from cortextx.fleet.agent.policy import SourceGroup
     from cortextx.fleet.agent.service import AgentService
-    from cortextx.fleet.agent.sources.file import Put
+    from cortextx.interfaces.fleet import ILogSource
 
 PLUGIN = "cortex-agent"
+PREFIX = "CORTEXTX_"
 INVITED_BY = "agent/enrolment.json (from `cortextx agent enroll`)"
 """The file of the state directory that says where the invitation's server is."""
-TIDY_SECONDS = 20.0
+PROBES_FILE = "probes.json"
+"""The file of DIR/agent that says which probes are disabled (A61)."""
+TIDY_SECONDS = 5.0
 """How often memory that is free is given back to the system."""
 CACHE_BYTES = 1_048_576
 """Bytes of the buffer's newest blocks that stay in memory."""
@@ -100,8 +104,10 @@ class Options(usage.Options):
             check(settings, where)
             self["socket"] = socket_path(self["listen"], directory)
             if self["check"]:
+                from cortextx.fleet.agent.making import lacking
+
                 directory.check()
-                check_available(settings, where)
+                check_available(settings, where, lacking())
                 files = IdentityFiles(directory.join("agent"))
                 identity = files.load()
                 server_pin(settings, identity, server_url(settings, identity, where), where)
@@ -270,11 +276,13 @@ def make_agent(
     """Put one agent together; nothing is opened yet."""
     from cortextx.fleet.agent.buffer import MIB, Buffer, BufferLimits
     from cortextx.fleet.agent.buffer_writer import BufferWriter
+    from cortextx.fleet.agent.composing import Composer
     from cortextx.fleet.agent.disk import RealDisk
+    from cortextx.fleet.agent.making import Parts, able, lacking, make_source
+    from cortextx.fleet.agent.probes.registry import ProbeRegistry
     from cortextx.fleet.agent.protocol import Connector
+    from cortextx.fleet.agent.rules import compile_rules
     from cortextx.fleet.agent.service import AgentService
-    from cortextx.fleet.agent.sources.file import FileSettings, FileSource
-    from cortextx.fleet.agent.sources.rotation import TailSettings
 
     version = metadata.version("cortextx")
     limits = BufferLimits(
@@ -284,14 +292,22 @@ def make_agent(
     )
     at = directory.join("agent", "buffer")
 
-    def source(group: FileGroup, put: Put, found: dict[str, bytes]) -> FileSource:
-        how = FileSettings(
-            paths=group.paths,
-            allowed=group.allowed,
-            excluded=(directory.path,),
-            tail=TailSettings(start=group.start),
-        )
-        return FileSource(reactor, group.name, how, put, lambda: found)
+    rules = compile_rules(settings.rules, "rules")
+
+    def compose_for(kind: str, name: str) -> Callable[..., bytes | None]:
+        return Composer(rules, kind, name, clock=reactor.seconds).compose
+
+    def source(group: SourceGroup, put: Give, found: dict[str, bytes]) -> ILogSource:
+        return make_source(group, Parts(reactor, put, found, directory.path, compose_for))
+
+    probes = ProbeRegistry(
+        reactor,
+        settings.agent.allow_probes,
+        directory.join("agent", PROBES_FILE),
+        time.time,
+        roots=settings.agent.probe_file_roots,
+        excluded=(directory.path,),
+    )
 
     return AgentService(
         reactor,
@@ -306,4 +322,8 @@ def make_agent(
         version=version,
         random=random.SystemRandom().random,
         wall=time.time,
+        probes=probes,
+        rules=rules,
+        lacking=lacking,
+        able=able,
     )

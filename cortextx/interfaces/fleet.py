@@ -152,9 +152,9 @@ class Gap:
     """Seqs that a host numbered and the server never got (F13); how and when seen.
 
     `cause` is what the host said of it (F37): evicted, damaged, missing, set_aside, or
-    restored for what this server had once acked (F26); None while it said nothing. A
-    gap without seqs (`first` and `last` None) is what a source lost before it was
-    numbered, with `cause` "truncated" and `source`.
+    restored for what this server had once acked (F26); None while it said nothing. A gap
+    without seqs (`first` and `last` None) is what a source lost before it was numbered,
+    with `source` and a `cause` as "truncated".
     """
 
     host_id: str

@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from zope.interface import implementer
 
 from cortextx.core.delivery import place
-from cortextx.core.marks import MAX_DETAIL, OWN_SOURCE, TRUNCATED, Lost, SourceGap, read_mark, split
+from cortextx.core.marks import MAX_DETAIL, OWN_SOURCE, Lost, SourceGap, read_mark, split
 from cortextx.core.syslog import SEVERITY_NUMBER
 from cortextx.errors import BadQuery, UnknownEntry, UnknownHost
 from cortextx.interfaces.fleet import (
@@ -221,7 +221,13 @@ class MemoryStore(MemoryBeside):
         if isinstance(mark, SourceGap):
             detail = mark.detail and mark.detail[:MAX_DETAIL]
             gap = Gap(
-                batch.host_id, None, None, batch.received_at, TRUNCATED, mark.source or None, detail
+                batch.host_id,
+                None,
+                None,
+                batch.received_at,
+                mark.reason,
+                mark.source or None,
+                detail,
             )
             self._gaps.append(gap)
             row = self._known(batch.host_id)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 
-from cortextx.core.marks import MAX_DETAIL, TRUNCATED, Lost, SourceGap, read_mark, split
+from cortextx.core.marks import MAX_DETAIL, Lost, SourceGap, read_mark, split
 from cortextx.interfaces.fleet import EntryLike, Gap, GapPlace
 
 MAX_INTEGER = 2**63 - 1
@@ -71,7 +71,7 @@ def _explain(connection: sqlite3.Connection, host: int, lost: Lost) -> None:
 def _note_source_gap(connection: sqlite3.Connection, host: int, gap: SourceGap, now: int) -> None:
     connection.execute(
         "INSERT INTO gaps (host, detected_at, cause, source, detail) VALUES (?, ?, ?, ?, ?)",
-        (host, now, TRUNCATED, gap.source or None, gap.detail and gap.detail[:MAX_DETAIL]),
+        (host, now, gap.reason, gap.source or None, gap.detail and gap.detail[:MAX_DETAIL]),
     )
     connection.execute("UPDATE hosts SET gap_count = gap_count + 1 WHERE key = ?", (host,))
 

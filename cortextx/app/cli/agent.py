@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from cortextx.app.cli.agent_buffer import buffer, probe
 from cortextx.app.cli.client import calling
 from cortextx.app.cli.enroll import checked_uuid, enroll
 from cortextx.app.cli.faults import USAGE, Fault
@@ -51,6 +52,17 @@ STATUS_SOURCES = {
     "why": "WHY",
 }
 
+STATUS_REPORTS = {"name": "READS AS", "kind": "KIND", "state": "STATE", "counters": "COUNTS"}
+
+STATUS_RULES = {
+    "name": "RULE",
+    "matched": "MATCHED",
+    "dropped": "DROPPED",
+    "redacted": "REDACTED",
+}
+
+STATUS_PROBES = {"name": "PROBE", "offered": "OFFERED", "why": "WHY"}
+
 STATUS_FILES = {"path": "FILE", "offset": "READ", "size": "OF", "why": "WHY"}
 
 
@@ -73,6 +85,8 @@ def agent() -> None:
 
 
 agent.add_command(enroll)
+agent.add_command(buffer)
+agent.add_command(probe)
 
 
 @agent.command(
@@ -282,11 +296,29 @@ def _print_status(found: Mapping[str, Any]) -> None:
         pairs["next_attempt_in"] = f"{pairs['next_attempt_in']} s"
     if pairs.get("sources_paused_by") is not None:
         pairs["sources_paused_by"] = ", ".join(pairs["sources_paused_by"])
+    reports = [
+        {**row, "counters": _counts(row["counters"])} for row in pairs.pop("reports", None) or []
+    ]
+    rules = pairs.pop("rules", None) or []
+    probes = pairs.pop("probes", None) or []
+    if pairs.get("unacknowledged") is not None:
+        pairs["unacknowledged"] = ", ".join(pairs["unacknowledged"]) or None
     print_pairs(pairs)
-    for columns, rows in ((STATUS_SOURCES, sources), (STATUS_FILES, files)):
+    for columns, rows in (
+        (STATUS_SOURCES, sources),
+        (STATUS_REPORTS, reports),
+        (STATUS_RULES, rules),
+        (STATUS_PROBES, probes),
+        (STATUS_FILES, files),
+    ):
         if rows:
             click.echo()
             print_table(columns, rows)
+
+
+def _counts(counters: Mapping[str, int]) -> str:
+    """Counters for a column: those that are not 0."""
+    return " ".join(f"{name}={value}" for name, value in counters.items() if value)
 
 
 @agent.command(epilog=example("cortextx agent retry"))
