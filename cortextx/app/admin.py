@@ -224,7 +224,13 @@ class AdminOps:
                 f"{record.name} is revoked: it has no token",
                 "let it enrol anew: `cortextx agent issue --host NAME --host-id UUID`",
             )
-        pending = record.rotation_pending
+        pending, ends_at = record.rotation_pending, record.token_expires_at
+        if not connected and ends_at is not None and ends_at <= fleet.wall():
+            raise OpError(
+                "locked_out",
+                f"the token of {record.name} has ended: it cannot connect to take another",
+                "let it enrol anew: `cortextx agent issue --host NAME --host-id UUID`",
+            )
         return {
             "host_id": host_id,
             "name": record.name,

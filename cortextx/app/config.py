@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -138,7 +139,10 @@ def _read(path: str | None, default_path: str | None) -> tuple[dict[str, Any], s
     if where is None:
         return {}, "configuration"
     try:
-        with open(where, "rb") as file:
+        descriptor = os.open(where, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            if where != os.devnull and not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ConfigError(where, "file", "a regular file")
             return tomllib.load(file), where
     except FileNotFoundError:
         if path is None:
@@ -148,6 +152,8 @@ def _read(path: str | None, default_path: str | None) -> tuple[dict[str, Any], s
         raise ConfigError(where, "file", f"a readable file ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(where, "file", f"TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(where, "file", "TOML that nests less deeply") from None
 
 
 def _fields(shape: inspect.Type) -> dict[str, inspect.Type] | None:

@@ -218,6 +218,15 @@ class Hosts(AdminCase):
         self.end("agent.list")
         self.assertEqual(self.rows, [])
 
+    def test_a_host_whose_token_has_ended_cannot_be_rotated(self) -> None:
+        """It could not connect to take another: the refusal says what helps (F7)."""
+        self.issue()
+        ended = {"state": "active", "token_expires_at": WALL - 1}
+        self.successResultOf(self.store.update(HOST_A, lambda row: replace(row, **ended)))
+        error = self.refused("agent.rotate", host="web1")
+        self.assertEqual(error.code, "locked_out")
+        self.assertIn("agent issue", error.hint or "")
+
     def test_a_name_has_one_unused_invitation(self) -> None:
         """A second one for the name takes the place of the first, and says so (F6)."""
         first, second = self.issue(host_id=None), self.issue(host_id=None)

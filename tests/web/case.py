@@ -306,8 +306,8 @@ class WebCase(SynchronousTestCase):
         entries = [
             LogEntry(
                 seq=first + number,
-                ts=FIRST + timedelta(seconds=first + number),
                 **{
+                    "ts": FIRST + timedelta(seconds=first + number),
                     "severity": "warning",
                     "source": "file:/var/log/x",
                     "app_name": "app",

@@ -28,6 +28,8 @@ MAX_SKEW = 300_000_000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_FIRST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+_LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
 class LiveSession(Protocol):
@@ -193,9 +195,14 @@ def json_of(text: str | None) -> Raw | None:
 
 
 def moment(at: int | None) -> str | None:
-    """µs since the epoch as RFC 3339 in UTC, to the microsecond."""
+    """µs since the epoch as RFC 3339 in UTC, to the microsecond.
+
+    An entry's own time may be up to a day outside the years 1 to 9999 in UTC, as it has
+    an offset (F15); such a one is shown as the first or last moment that can be written.
+    """
     if at is None:
         return None
+    at = min(max(at, _FIRST), _LAST)
     return f"{_second(at // 1_000_000)}.{at % 1_000_000:06}Z"
 
 
