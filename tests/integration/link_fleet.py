@@ -71,11 +71,17 @@ class Watcher:
     def __init__(self, number: int) -> None:
         self.number = number
 
-    def configure(self, config: object) -> None:
+    def configure(self, config: object, pushed: bool) -> None:
         print(self.number, f"{time.monotonic():.3f}", flush=True)
 
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
+
+    def config_refused(self, reason: str) -> None:
+        pass
+
+    def samples(self) -> Deferred[None]:
+        return succeed(None)
 
     def report_restored(self, first: int, last: int) -> None:
         pass
