@@ -82,6 +82,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--idle-agents", type=int, default=0, help="connected, sending nothing")
     parser.add_argument("--tails", type=int, default=0, help="`tail -f`s of errors beside it")
+    parser.add_argument("--distinct", action="store_true", help="tails of a filter each")
     parser.add_argument("--scans", type=int, default=0, help="searches that no index helps")
     parser.add_argument("--store-only", action="store_true", help="no network, no server")
     parser.add_argument("--dir", default=None, help="where databases are made")
@@ -211,7 +212,12 @@ def _readers(options: argparse.Namespace, state: str) -> Iterator[dict[str, list
     """Tails and scans over the admin socket for as long as the load runs."""
     seen: dict[str, list[int]] = {"tailed": [], "scans": []}
     stop = threading.Event()
-    follow = {"op": "search.tail", "args": {"severity": "err", "follow": True}}
+
+    def follow(number: int) -> dict[str, Any]:
+        # Tails with one filter are served together; another source makes it another filter.
+        more = {"sources": ["file:*", f"nothing-{number}"]} if options.distinct else {}
+        return {"op": "search.tail", "args": {"severity": "err", "follow": True, **more}}
+
     # No tokens in it, so every message is looked at; and it is never found.
     scan = {"op": "search", "args": {"text": "#*#", "limit": 10}}
 
@@ -234,8 +240,8 @@ def _readers(options: argparse.Namespace, state: str) -> Iterator[dict[str, list
         into.append(count)
 
     threads = [
-        threading.Thread(target=read, args=(follow, False, seen["tailed"]))
-        for _ in range(options.tails)
+        threading.Thread(target=read, args=(follow(number), False, seen["tailed"]))
+        for number in range(options.tails)
     ] + [
         threading.Thread(target=read, args=(scan, True, seen["scans"]))
         for _ in range(options.scans)

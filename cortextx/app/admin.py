@@ -14,16 +14,19 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 from twisted.internet.task import deferLater
 
 from cortextx.app.linesocket import Op, OpError, Rows, arguments
 from cortextx.core.syslog import SEVERITY_NUMBER, Severity
 from cortextx.fleet.contract import Uuid
+from cortextx.fleet.server.audit import every_gap
+from cortextx.fleet.server.invitations import chosen, rows_named, told_apart
 from cortextx.fleet.server.protocol import PATH
 from cortextx.fleet.server.rows import entry_row, gap_row, host_row, json_of, micros, moment
 from cortextx.fleet.server.service import FleetServer
 from cortextx.fleet.server.settings import is_loopback
+from cortextx.fleet.server.status import status_row
 from cortextx.interfaces.fleet import EntryFilter, HostRecord, StoredEntry
 
 PAGE = 200
@@ -36,7 +39,7 @@ MAX_EXPIRY = 365 * 86_400.0
 MAX_NAME = 253
 """Characters of a host's name."""
 
-_Name = Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[^\x00-\x1f\x7f]+$")]
+_Name = Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[^\x00-\x1f\x7f]+\Z")]
 _NEW_NAME = re.compile(r"[^\W_][\w.:@-]*\Z")
 _Expiry = Annotated[float, Meta(gt=0, le=MAX_EXPIRY)]
 _Time = Annotated[datetime, Meta(tz=True)]
@@ -178,6 +181,7 @@ class AdminOps:
             "token": issued.token,
             "invitation": scheme + issued.invitation[issued.invitation.index("://") :],
             "hint": hint,
+            "replaced": issued.replaced,
             "expires_at": moment(issued.record.token_expires_at),
         }
 
@@ -204,10 +208,15 @@ class AdminOps:
         return {}
 
     async def rotate(self, args: dict[str, Any], rows: Rows) -> dict[str, Any]:
-        """A fresh token at the host's next hello (F7)."""
+        """A fresh token at the host's next hello (F7).
+
+        The end tells what is to be expected: `connected` as the host was, `pending`
+        if its next hello brings the token, `ends_at` where the one it has ends.
+        """
         asked = arguments(args, RotateArgs)
         fleet = self._fleet()
         host_id = enrolled(await find_host(fleet, asked.host))
+        connected = fleet.live(host_id) is not None
         record = await fleet.rotate(host_id, bool(asked.now), asked.expire_in)
         if record.state == "revoked":
             raise OpError(
@@ -215,24 +224,44 @@ class AdminOps:
                 f"{record.name} is revoked: it has no token",
                 "let it enrol anew: `cortextx agent issue --host NAME --host-id UUID`",
             )
-        return {"host_id": host_id, "name": record.name}
+        pending, ends_at = record.rotation_pending, record.token_expires_at
+        if not connected and ends_at is not None and ends_at <= fleet.wall():
+            raise OpError(
+                "locked_out",
+                f"the token of {record.name} has ended: it cannot connect to take another",
+                "let it enrol anew: `cortextx agent issue --host NAME --host-id UUID`",
+            )
+        return {
+            "host_id": host_id,
+            "name": record.name,
+            "connected": connected,
+            "pending": pending,
+            "ends_at": moment(record.token_expires_at if pending else record.prev_expires_at),
+        }
 
     async def revoke(self, args: dict[str, Any], rows: Rows) -> dict[str, Any]:
-        """No token of the host is good any more (F8)."""
+        """No token of the host is good any more (F8). Of an invitation that nobody used
+        nothing is left then: its row goes."""
         asked = arguments(args, HostArgs)
         fleet = self._fleet()
-        host_id = enrolled(await find_host(fleet, asked.host))
-        record = await fleet.revoke(host_id)
-        return {"host_id": host_id, "name": record.name}
+        record = await find_one(fleet, asked.host)
+        if record.host_id is None:
+            await fleet.registry.forget_row(record.key)
+            return {"host_id": None, "name": record.name, "withdrawn": True}
+        await fleet.revoke(record.host_id)
+        return {"host_id": record.host_id, "name": record.name, "withdrawn": False}
 
     async def forget(self, args: dict[str, Any], rows: Rows) -> dict[str, Any]:
-        """Remove the host's row."""
+        """Remove the host's row, or an invitation that nobody used."""
         asked = arguments(args, HostArgs)
         fleet = self._fleet()
-        record = await find_host(fleet, asked.host)
-        host_id = enrolled(record)
-        await fleet.forget(host_id)
-        return {"host_id": host_id, "name": record.name}
+        record = await find_one(fleet, asked.host)
+        if record.host_id is None:
+            await fleet.registry.forget_row(record.key)
+        else:
+            await fleet.forget(record.host_id)
+        withdrawn = record.host_id is None
+        return {"host_id": record.host_id, "name": record.name, "withdrawn": withdrawn}
 
     async def search(self, args: dict[str, Any], rows: Rows) -> dict[str, Any]:
         """Entries in the order of their time, fetched and sent page by page."""
@@ -255,6 +284,13 @@ class AdminOps:
         which = asked.filter()
         if asked.after is not None:
             cursor, left = asked.after, None if asked.follow else asked.limit
+            if cursor > (head := await self._fleet().store.head()):
+                raise OpError(
+                    "store_restored",
+                    f"the store ends at entry {head}, before {cursor}: an older one was restored"
+                    " (F26)",
+                    "begin again, without --after",
+                )
         else:
             cursor = await self._last(which, 10 if asked.last is None else asked.last, rows)
             left = None if asked.follow else 0
@@ -263,10 +299,10 @@ class AdminOps:
             commit = self._fleet().writer.next_commit()
             try:
                 count = PAGE if left is None else min(PAGE, left)
-                page = await self._fleet().store.tail(which, cursor, count)
-                await rows(map(entry_row, page.entries))
+                page = await self._fleet().following.page(which, cursor, count)
+                await rows(map(Raw, page.rows))
                 if left is not None:
-                    left -= len(page.entries)
+                    left -= len(page.rows)
                 # A cursor beyond the head (of a store that was restored) comes back to it.
                 behind, cursor = page.cursor > cursor, page.cursor
                 if behind:
@@ -302,45 +338,16 @@ class AdminOps:
         fleet = self._fleet()
         host_id = None if asked.host is None else enrolled(await find_host(fleet, asked.host))
         names = {record.host_id: record.name for record in await fleet.registry.list_hosts()}
-        found = await fleet.store.gaps(host_id)
-        await rows(gap_row(gap, names.get(gap.host_id)) for gap in found)
-        return {"count": len(found)}
+        count = 0
+        async for gaps in every_gap(fleet.store, host_id):
+            await rows(gap_row(gap, names.get(gap.host_id)) for gap in gaps)
+            count += len(gaps)
+        return {"count": count}
 
     async def status(self, args: dict[str, Any], rows: Rows) -> dict[str, Any]:
         """How the server is."""
         arguments(args, NoArgs)
-        fleet = self._fleet()
-        hosts: dict[str, int] = {}
-        for record in await fleet.registry.list_hosts():
-            hosts[record.state] = hosts.get(record.state, 0) + 1
-        damaged = (await fleet.store.stats()).damaged
-        return {
-            "version": fleet.version,
-            "pid": os.getpid(),
-            "started_at": moment(self._started_at),
-            "listen": fleet.addresses,
-            "connections": fleet.connections,
-            "live_hosts": fleet.live_count,
-            "hosts": hosts,
-            "newest_entry_id": await fleet.store.head(),
-            "admission": {
-                "hellos_in_flight": fleet.admission.hellos_in_flight,
-                "refused_connections": fleet.admission.refused_connections,
-                "refused_hellos": fleet.admission.refused_hellos,
-            },
-            "ingest": {
-                "waiting_batches": fleet.writer.depth,
-                "waiting_bytes": fleet.gauge.used,
-                "commits": fleet.writer.commits,
-                "entries": fleet.writer.entries,
-                "failed_commits": fleet.writer.failures,
-                "quota_refusals": fleet.quotas.refusals,
-            },
-            "metrics": {"accepted": fleet.meter.accepted, "dropped": fleet.meter.dropped},
-            "waiting_probes": fleet.probes.waiting,
-            "store": {"made_at": moment(fleet.store_made_at), "damaged_entries": damaged},
-            "warnings": fleet.warnings(damaged),
-        }
+        return await status_row(self._fleet(), self._started_at)
 
 
 def local_url(fleet: FleetServer) -> str | None:
@@ -373,19 +380,25 @@ def invitation_advice(fleet: FleetServer) -> tuple[str, str | None]:
 
 
 async def find_host(fleet: FleetServer, ref: str) -> HostRecord:
-    """The host that `ref` names; raises OpError for none, and for several (F39)."""
-    found = await fleet.registry.find(ref)
+    """The host that `ref` names, before invitations of its name; raises OpError for none,
+    and for several (F39)."""
+    found = await rows_named(fleet.registry, ref)
+    record = chosen(found)
+    return _the_one(ref, found) if record is None else record
+
+
+async def find_one(fleet: FleetServer, ref: str) -> HostRecord:
+    """The same where it is to be destroyed: nothing goes before anything else."""
+    return _the_one(ref, await rows_named(fleet.registry, ref))
+
+
+def _the_one(ref: str, found: Sequence[HostRecord]) -> HostRecord:
     if not found:
         raise OpError("not_found", f"no host {ref!r}", "`cortextx agent list` shows the hosts")
     if len(found) > 1:
-        raise OpError("ambiguous", f"{len(found)} hosts are named {ref!r}", candidates(found))
+        hint = "name one by its id: " + told_apart(found)
+        raise OpError("ambiguous", f"{len(found)} hosts are named {ref!r}", hint)
     return found[0]
-
-
-def candidates(records: Sequence[HostRecord]) -> str:
-    """The hint that tells hosts of one name apart."""
-    named = (f"{record.host_id or 'not enrolled yet'} ({record.state})" for record in records)
-    return "name one by its id: " + ", ".join(named)
 
 
 def enrolled(record: HostRecord) -> str:
@@ -394,6 +407,6 @@ def enrolled(record: HostRecord) -> str:
         raise OpError(
             "not_enrolled",
             f"{record.name!r} has not enrolled yet",
-            "its one-time token ends by itself",
+            "`cortextx agent forget NAME` withdraws its invitation",
         )
     return record.host_id

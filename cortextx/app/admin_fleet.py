@@ -13,7 +13,7 @@ from msgspec import Meta
 from cortextx.app.admin import _Args, _Name, _Time, enrolled, find_host
 from cortextx.app.linesocket import Op, OpError, Rows, arguments
 from cortextx.errors import JsonShapeError, LocalProtocolError, NotConnected
-from cortextx.fleet.server.audit import AuditRange, audit
+from cortextx.fleet.server.audit import Audit, AuditRange, every_gap
 from cortextx.fleet.server.probe_router import DEFAULT_TIMEOUT_MS, MAX_TIMEOUT_MS
 from cortextx.fleet.server.rows import (
     config_row,
@@ -134,8 +134,9 @@ class FleetOps:
             None if asked.since is None else micros(asked.since),
             None if asked.until is None else micros(asked.until),
         )
-        found = audit(record.accepted_seq, await fleet.store.gaps(host_id), which)
-        await rows(gap_row(gap, record.name) for gap in found.gaps)
+        found = Audit(record.accepted_seq, which)
+        async for gaps in every_gap(fleet.store, host_id, which):
+            await rows(gap_row(gap, record.name) for gap in found.take(gaps))
         return {
             "host": record.name,
             "host_id": host_id,
@@ -143,7 +144,7 @@ class FleetOps:
             "accepted_seq": record.accepted_seq,
             "missing_entries": found.missing,
             "awaited_entries": found.awaited,
-            "gaps": len(found.gaps),
+            "gaps": found.count,
         }
 
     async def run_probe(self, args: dict[str, Any], rows: Rows) -> dict[str, Any]:

@@ -14,21 +14,17 @@ import random
 import signal
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
-from twisted.application.service import Service
-from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
+from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
-from twisted.logger import Logger
 from twisted.python import usage
 
 from cortextx.app.agent_control import AgentOps
 from cortextx.app.config import blamed, load, state_dir
 from cortextx.app.linesocket import LineSocketService, OpError
 from cortextx.app.process import (
-    end_process,
     keep_steady_time,
     misconfigured,
     raise_file_limit,
@@ -36,6 +32,7 @@ from cortextx.app.process import (
     warn_if_slow,
 )
 from cortextx.app.spare import UNUSED, absent, give_back, share_one_heap
+from cortextx.app.starting import SteppedService
 from cortextx.app.statedir import StateDir
 from cortextx.errors import ConfigError, CortexError
 from cortextx.fleet.agent.identity import MACHINE_ID, Identity, IdentityFiles
@@ -46,17 +43,20 @@ from cortextx.fleet.agent.settings import (
     check_transport,
 )
 from cortextx.fleet.pin import check_pin
-from cortextx.fleet.server.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from cortextx.fleet.agent.policy import FileGroup
+    from cortextx.fleet.agent.fair_puts import Give
+    from cortextx.fleet.agent.policy import SourceGroup
     from cortextx.fleet.agent.service import AgentService
-    from cortextx.fleet.agent.sources.file import Put
+    from cortextx.interfaces.fleet import ILogSource
 
 PLUGIN = "cortex-agent"
+PREFIX = "CORTEXTX_"
 INVITED_BY = "agent/enrolment.json (from `cortextx agent enroll`)"
 """The file of the state directory that says where the invitation's server is."""
-TIDY_SECONDS = 20.0
+PROBES_FILE = "probes.json"
+"""The file of DIR/agent that says which probes are disabled (A61)."""
+TIDY_SECONDS = 5.0
 """How often memory that is free is given back to the system."""
 CACHE_BYTES = 1_048_576
 """Bytes of the buffer's newest blocks that stay in memory."""
@@ -98,14 +98,16 @@ class Options(usage.Options):
                 path=self["config"],
                 default_path=default,
                 environ=self.environ,
-                others=[ServerSettings],
+                others=_of_the_server,
                 origins=origins,
             )
             check(settings, where)
             self["socket"] = socket_path(self["listen"], directory)
             if self["check"]:
+                from cortextx.fleet.agent.making import lacking
+
                 directory.check()
-                check_available(settings, where)
+                check_available(settings, where, lacking())
                 files = IdentityFiles(directory.join("agent"))
                 identity = files.load()
                 server_pin(settings, identity, server_url(settings, identity, where), where)
@@ -115,6 +117,13 @@ class Options(usage.Options):
         if self["check"]:
             print(f"{PLUGIN}: the configuration is good")
             raise SystemExit(0)
+
+
+def _of_the_server() -> list[type]:
+    """What else variables may set: the server's settings, which an agent has no other use for."""
+    from cortextx.fleet.server.settings import ServerSettings
+
+    return [ServerSettings]
 
 
 def makeService(options: Options, reactor: Any = None) -> AgentProcess:
@@ -128,14 +137,12 @@ def makeService(options: Options, reactor: Any = None) -> AgentProcess:
     )
 
 
-class AgentProcess(Service):
+class AgentProcess(SteppedService):
     """The whole agent in one state directory.
 
     `started` fires once the control socket accepts; `fail` is called with the
     reason of a failed start, by default to end the process.
     """
-
-    log = Logger()
 
     def __init__(
         self,
@@ -148,32 +155,13 @@ class AgentProcess(Service):
         machine_id_path: str = MACHINE_ID,
         fail: Callable[[Any, str], None] | None = None,
     ) -> None:
-        self._reactor = reactor
+        super().__init__(reactor, PLUGIN, "agent", STOP_SECONDS, fail)
         self._directory = directory
         self._settings = settings
         self._where = where
         self._socket = socket
         self._machine_id_path = machine_id_path
-        self._fail = partial(end_process, PLUGIN) if fail is None else fail
         self._agent: AgentService | None = None
-        self._starting: Deferred[None] | None = None
-        self._undo: list[tuple[str, Callable[[], Any]]] = []
-        self.started: Deferred[None] = Deferred()
-
-    def startService(self) -> None:
-        super().startService()
-        self._starting = Deferred.fromCoroutine(self._start())
-        self._starting.addErrback(self._start_failed)
-        self._starting.addErrback(lambda failure: self.log.failure("starting failed", failure))
-
-    def stopService(self) -> Deferred[None]:
-        """Stop all that was started, the newest first; fires when it is done."""
-        super().stopService()
-        tell_systemd("STOPPING=1")
-        starting, self._starting = self._starting, None
-        if starting is not None and not starting.called:
-            starting.cancel()
-        return Deferred.fromCoroutine(self._undo_all())
 
     def agent(self) -> AgentService:
         """The agent; raises OpError `unavailable` before it runs and while it stops."""
@@ -181,7 +169,7 @@ class AgentProcess(Service):
             raise OpError("unavailable", "the agent is starting or stopping; try again")
         return self._agent
 
-    async def _start(self) -> None:
+    async def begin(self) -> None:
         directory = self._directory
         raise_file_limit()
         share_one_heap()
@@ -190,7 +178,7 @@ class AgentProcess(Service):
             import_module("cortextx.fleet.agent.protocol")
         directory.prepare("agent")
         directory.lock(PLUGIN)
-        self._undo.append(("the lock", lambda: directory.unlock(PLUGIN)))
+        self.undo_by("the lock", lambda: directory.unlock(PLUGIN))
         files = IdentityFiles(directory.join("agent"), self._machine_id_path)
         files.bind()
         identity = files.load()
@@ -198,26 +186,26 @@ class AgentProcess(Service):
         pin = server_pin(self._settings, identity, url, self._where)
         agent = make_agent(self._reactor, self._settings, directory, files, identity, url, pin)
         # What opened in part is closed by the same call.
-        self._undo.append(("the agent", lambda: Deferred.fromCoroutine(agent.stop())))
+        self.undo_by("the agent", lambda: Deferred.fromCoroutine(agent.stop()))
         await agent.start()
         self._agent = agent
-        self._undo.append(("the answers", self._forget_agent))
+        self.undo_by("the answers", self._forget_agent)
         version = metadata.version("cortextx")
         control = LineSocketService(
             self._reactor, self._socket, AgentOps(self.agent, version).ops()
         )
         control.startService()
-        self._undo.append(("the control socket", control.stopService))
+        self.undo_by("the control socket", control.stopService)
         before = signal.signal(signal.SIGHUP, self._hung_up)
-        self._undo.append(("the signal", lambda: signal.signal(signal.SIGHUP, before)))
+        self.undo_by("the signal", lambda: signal.signal(signal.SIGHUP, before))
         directory.write_address(PLUGIN, self._socket)
-        self._undo.append(("the address", lambda: directory.remove_address(PLUGIN)))
+        self.undo_by("the address", lambda: directory.remove_address(PLUGIN))
         tidy = LoopingCall(give_back)
         tidy.clock = self._reactor
         tidy.start(TIDY_SECONDS, now=False).addErrback(
             lambda failure: self.log.failure("memory could not be given back", failure)
         )
-        self._undo.append(("tidying", tidy.stop))
+        self.undo_by("tidying", tidy.stop)
         self.log.info("{plugin} runs, for {url}", plugin=PLUGIN, url=url)
         self.started.callback(None)
         tell_systemd("READY=1")
@@ -234,32 +222,6 @@ class AgentProcess(Service):
             self.agent().retry()
         except CortexError as error:
             self.log.warn("SIGHUP: {why}", why=error)
-
-    async def _undo_all(self) -> None:
-        undo, self._undo = self._undo[::-1], []
-        for what, step in undo:
-            done = maybeDeferred(step)
-            done.addTimeout(STOP_SECONDS, self._reactor)
-            try:
-                await done
-            except Exception:
-                self.log.failure("{what} could not be stopped cleanly", what=what)
-
-    def _start_failed(self, failure: Any) -> Deferred[None]:
-        if failure.check(CancelledError):
-            # Stopped while it started.
-            return Deferred.fromCoroutine(self._undo_all())
-        if isinstance(failure.value, CortexError):
-            message = str(failure.value)
-        else:
-            self.log.failure("the agent cannot start", failure)
-            message = f"the agent cannot start: {failure.value}"
-        return Deferred.fromCoroutine(self._give_up(message))
-
-    async def _give_up(self, message: str) -> None:
-        await self._undo_all()
-        if self.running:
-            self._fail(self._reactor, message)
 
 
 def server_url(settings: AgentSettings, identity: Identity, where: str) -> str:
@@ -314,11 +276,13 @@ def make_agent(
     """Put one agent together; nothing is opened yet."""
     from cortextx.fleet.agent.buffer import MIB, Buffer, BufferLimits
     from cortextx.fleet.agent.buffer_writer import BufferWriter
+    from cortextx.fleet.agent.composing import Composer
     from cortextx.fleet.agent.disk import RealDisk
+    from cortextx.fleet.agent.making import Parts, able, lacking, make_source
+    from cortextx.fleet.agent.probes.registry import ProbeRegistry
     from cortextx.fleet.agent.protocol import Connector
+    from cortextx.fleet.agent.rules import compile_rules
     from cortextx.fleet.agent.service import AgentService
-    from cortextx.fleet.agent.sources.file import FileSettings, FileSource
-    from cortextx.fleet.agent.sources.rotation import TailSettings
 
     version = metadata.version("cortextx")
     limits = BufferLimits(
@@ -328,14 +292,22 @@ def make_agent(
     )
     at = directory.join("agent", "buffer")
 
-    def source(group: FileGroup, put: Put, found: dict[str, bytes]) -> FileSource:
-        how = FileSettings(
-            paths=group.paths,
-            allowed=group.allowed,
-            excluded=(directory.path,),
-            tail=TailSettings(start=group.start),
-        )
-        return FileSource(reactor, group.name, how, put, lambda: found)
+    rules = compile_rules(settings.rules, "rules")
+
+    def compose_for(kind: str, name: str) -> Callable[..., bytes | None]:
+        return Composer(rules, kind, name, clock=reactor.seconds).compose
+
+    def source(group: SourceGroup, put: Give, found: dict[str, bytes]) -> ILogSource:
+        return make_source(group, Parts(reactor, put, found, directory.path, compose_for))
+
+    probes = ProbeRegistry(
+        reactor,
+        settings.agent.allow_probes,
+        directory.join("agent", PROBES_FILE),
+        time.time,
+        roots=settings.agent.probe_file_roots,
+        excluded=(directory.path,),
+    )
 
     return AgentService(
         reactor,
@@ -350,4 +322,8 @@ def make_agent(
         version=version,
         random=random.SystemRandom().random,
         wall=time.time,
+        probes=probes,
+        rules=rules,
+        lacking=lacking,
+        able=able,
     )

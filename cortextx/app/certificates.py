@@ -15,7 +15,7 @@ import fcntl
 import ipaddress
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cryptography import x509
@@ -95,9 +95,9 @@ def init(directory: StateDir, names: Iterable[str], now: dt.datetime) -> Shown:
                 )  # fmt: skip
             ca, ca_key = _make_ca(now)
             _issue(at, ca, ca_key, wanted, now)
-            _write(at, CA_KEY, _key_pem(ca_key))
-            # Last: where it stands, all the rest does too.
-            _write(at, CA, ca.public_bytes(serialization.Encoding.PEM))
+            # The CA is last: where it stands, all the rest does too.
+            whole = ca.public_bytes(serialization.Encoding.PEM)
+            _write(at, {CA_KEY: _key_pem(ca_key), CA: whole})
     except OSError as error:
         raise _refused(at, error) from None
     return show(tls_files(directory, None, None))
@@ -152,6 +152,13 @@ def own_names() -> list[str]:
     """What this machine is called, and what it is called by itself."""
     names = [socket.gethostname(), socket.getfqdn(), "localhost", "127.0.0.1", "::1"]
     return list(dict.fromkeys(name for name in names if name))
+
+
+def covers(held: str, name: str) -> bool:
+    """Whether a certificate's name is good for a host's name or address (RFC 6125)."""
+    if held.startswith("*."):
+        return name.partition(".")[2].lower() == held[2:].lower()
+    return held.strip("[]").lower() == name.strip("[]").rstrip(".").lower()
 
 
 def checked_names(names: Iterable[str]) -> list[str]:
@@ -230,9 +237,9 @@ def _issue(
         .sign(ca_key, hashes.SHA256())
     )  # fmt: skip
     pem = serialization.Encoding.PEM
+    chain = made.public_bytes(pem) + ca.public_bytes(pem)
     # A reload between the two finds a pair that does not match, and keeps what it has.
-    _write(at, KEY, _key_pem(key))
-    _write(at, CERTIFICATE, made.public_bytes(pem) + ca.public_bytes(pem))
+    _write(at, {KEY: _key_pem(key), CERTIFICATE: chain})
 
 
 def _builder(
@@ -312,18 +319,25 @@ def _alone(at: str) -> Iterator[None]:
         os.close(held)
 
 
-def _write(at: str, name: str, content: bytes) -> None:
-    """Put a file in place, private and whole, durably."""
-    path = os.path.join(at, name)
-    beside = f"{path}.new"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(beside)
+def _write(at: str, files: Mapping[str, bytes]) -> None:
+    """Put files in place, private and whole, durably: all of them, or none on a full disk."""
+    beside = {name: os.path.join(at, f"{name}.new") for name in files}
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    with open(os.open(beside, flags, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(beside, path)
+    try:
+        for name, content in files.items():
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(beside[name])
+            with open(os.open(beside[name], flags, 0o600), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+    except OSError:
+        for left in beside.values():
+            with contextlib.suppress(OSError):
+                os.unlink(left)
+        raise
+    for name in files:
+        os.rename(beside[name], os.path.join(at, name))
     descriptor = os.open(at, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import stat
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,6 +24,8 @@ T = TypeVar("T")
 Path = tuple[str, ...]
 
 STATE_DIR_VARIABLE = "CORTEXTX_STATE_DIR"
+NO_SETTINGS = (STATE_DIR_VARIABLE, "CORTEXTX_LOG_FILE")
+"""Variables of ours that are no settings: where all is kept, and what `up` tells a log."""
 SYSTEM_STATE_DIR = "/var/lib/cortextx"
 SOCKET_PATH_BYTES = 107
 """The longest path that a Unix socket's address can hold on Linux."""
@@ -45,7 +48,7 @@ def load(
     environ: Mapping[str, str] | None = None,
     prefix: str = "CORTEXTX_",
     overrides: Mapping[str, Any] | None = None,
-    others: Sequence[Any] = (),
+    others: Callable[[], Sequence[Any]] = tuple,
     origins: dict[str, str] | None = None,
 ) -> T:
     """Build a `type` (a msgspec Struct or a dataclass) from all that was configured.
@@ -55,10 +58,11 @@ def load(
     lists there are a TOML array or words with commas between. A variable that
     looks like a setting of this type, or of one of `others`, with a slip in it is
     an error; what looks like none is left alone, for an orchestrator may set
-    variables of any name. Where a list of strings is wanted, a file may give one
-    string. `overrides` holds what the command line gave, by name as `listen` or
-    `server.url`; None means not given. `origins`, if given, is filled in for
-    `blamed`: which settings came from elsewhere than the file.
+    variables of any name. (The others are asked for only where a variable is not this
+    type's own: an agent need not have a server's settings in memory.) Where a list of
+    strings is wanted, a file may give one string. `overrides` holds what the command
+    line gave, by name as `listen` or `server.url`; None means not given. `origins`, if
+    given, is filled in for `blamed`: which settings came from elsewhere than the file.
 
     Raises ConfigError.
     """
@@ -66,7 +70,7 @@ def load(
     values, where = _read(path, default_path)
     _refuse_unknown(shape, values, where)
     if environ is not None:
-        _refuse_misspelt(environ, prefix, [shape, *map(inspect.type_info, others)])
+        _refuse_misspelt(environ, prefix, shape, others)
     _lists_of_one(shape, values)
     origin: dict[Path, str] = {}
     for field, leaf in _settings(shape):
@@ -135,7 +139,10 @@ def _read(path: str | None, default_path: str | None) -> tuple[dict[str, Any], s
     if where is None:
         return {}, "configuration"
     try:
-        with open(where, "rb") as file:
+        descriptor = os.open(where, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            if where != os.devnull and not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ConfigError(where, "file", "a regular file")
             return tomllib.load(file), where
     except FileNotFoundError:
         if path is None:
@@ -145,6 +152,8 @@ def _read(path: str | None, default_path: str | None) -> tuple[dict[str, Any], s
         raise ConfigError(where, "file", f"a readable file ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(where, "file", f"TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(where, "file", "TOML that nests less deeply") from None
 
 
 def _fields(shape: inspect.Type) -> dict[str, inspect.Type] | None:
@@ -208,17 +217,29 @@ def _fields_for(shape: inspect.Type, value: dict[str, Any]) -> dict[str, inspect
 
 
 def _refuse_misspelt(
-    environ: Mapping[str, str], prefix: str, shapes: Sequence[inspect.Type]
+    environ: Mapping[str, str],
+    prefix: str,
+    shape: inspect.Type,
+    others: Callable[[], Sequence[Any]],
 ) -> None:
     """Raise for the first variable that is no setting, but nearly is one."""
-    known = [prefix + "_".join(field).upper() for shape in shapes for field, _ in _settings(shape)]
-    known.append(STATE_DIR_VARIABLE)
-    for name in sorted(environ):
-        if name.startswith(prefix) and name not in known:
+    known = [*NO_SETTINGS, *_variables(shape, prefix)]
+    strange = sorted(name for name in environ if name.startswith(prefix) and name not in known)
+    if not strange:
+        return
+    for other in others():
+        known += _variables(inspect.type_info(other), prefix)
+    for name in strange:
+        if name not in known:
             close = difflib.get_close_matches(name, known, 1, MISSPELT)
             if close:
                 expected = f"a setting that exists (did you mean {close[0]}?)"
                 raise ConfigError("environment", name, expected)
+
+
+def _variables(shape: inspect.Type, prefix: str) -> list[str]:
+    """The variables of a type's settings."""
+    return [prefix + "_".join(field).upper() for field, _ in _settings(shape)]
 
 
 def _lists_of_one(shape: inspect.Type, values: dict[str, Any]) -> None:

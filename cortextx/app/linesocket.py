@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
     from twisted.python.failure import Failure
 
-Row = Mapping[str, Any]
+Row = Mapping[str, Any] | msgspec.Raw
 Rows = Callable[[Iterable[Row]], Awaitable[None]]
 Op = Callable[[dict[str, Any], Rows], Awaitable[Mapping[str, Any] | None]]
 T = TypeVar("T")
@@ -124,7 +124,27 @@ class Request(msgspec.Struct, frozen=True):
 
 
 _INTERNAL = _error("internal", "the request failed inside the server; its log says why")
-_encode = msgspec.json.Encoder(decimal_format="number").encode
+_encode_plain = msgspec.json.Encoder(decimal_format="number").encode
+
+
+def _encode(message: Any) -> bytes:
+    """JSON text; what is no Unicode, as some file names, is replaced."""
+    try:
+        return _encode_plain(message)
+    except UnicodeEncodeError:
+        return _encode_plain(_readable(message))
+
+
+def _readable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if isinstance(value, dict):
+        return {_readable(name): _readable(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_readable(inner) for inner in value]
+    return value
+
+
 _decode = msgspec.json.Decoder(Request).decode
 
 

@@ -9,7 +9,8 @@ that comes too often is cut off before a handshake costs anything (A52).
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cryptography import x509
@@ -28,6 +29,8 @@ from cortextx.app.certificates import RENEW_DAYS, Shown, TlsFiles, show
 from cortextx.errors import ConfigError
 
 OURS = "tls:"
+HTTP_1_1 = b"http/1.1"
+CHECKED_KINDS = ("tcp", "tcp4", "tcp6", "ssl", "tls", "unix")
 COMPLAINT_SECONDS = 60.0
 """How often the log says that sources come too often."""
 
@@ -43,15 +46,14 @@ class ServerTls:
         self._context: SSL.Context | None = None
         self.shown: Shown | None = None
 
-    def prepare(self) -> Callable[[], None]:
+    def prepare(self) -> Prepared:
         """Read the files, and answer what puts them in use; raises ConfigError."""
-        shown, context = show(self._files), _context(self._files)
+        return Prepared(self, show(self._files), _context(self._files))
 
-        def use() -> None:
-            self.shown, self._context = shown, context
-            self.warn_if_ending()
-
-        return use
+    def use(self, shown: Shown, context: SSL.Context) -> None:
+        """Show this to who connects from now on."""
+        self.shown, self._context = shown, context
+        self.warn_if_ending()
 
     def warn_if_ending(self) -> None:
         """Say so in the log where less than RENEW_DAYS are left."""
@@ -72,6 +74,18 @@ class ServerTls:
         return SSL.Connection(self._context, None)
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A certificate that was read and is not in use; calling this puts it in use."""
+
+    tls: ServerTls
+    shown: Shown
+    context: SSL.Context
+
+    def __call__(self) -> None:
+        self.tls.use(self.shown, self.context)
+
+
 def _context(files: TlsFiles) -> SSL.Context:
     """An OpenSSL context with Twisted's defaults; raises ConfigError."""
     where = files.certificate
@@ -88,6 +102,8 @@ def _context(files: TlsFiles) -> SSL.Context:
             extraCertChain=rest,
         )
         context: SSL.Context = options.getContext()
+        # In place of Twisted's, which cannot serve a connection that is not of its own making.
+        context.set_alpn_select_callback(chosen_protocol)
     except OSError as error:
         raise ConfigError(where, "tls", f"a readable file ({error.strerror})") from None
     except (ValueError, TypeError):
@@ -97,6 +113,14 @@ def _context(files: TlsFiles) -> SSL.Context:
     except SSL.Error:
         raise ConfigError(where, "tls", "the key that belongs to the certificate") from None
     return context
+
+
+def chosen_protocol(_connection: SSL.Connection, offered: Sequence[bytes]) -> Any:
+    """What of a client's ALPN offers is spoken here (RFC 7301): HTTP/1.1, or nothing is said.
+
+    A client that offers other protocols only goes on without: it may mean HTTP/1.1 all the same.
+    """
+    return HTTP_1_1 if HTTP_1_1 in offered else SSL.NO_OVERLAPPING_PROTOCOLS
 
 
 class Gate(ServerFactory):
@@ -171,20 +195,40 @@ async def listen(
     Raises ConfigError for what is no endpoint, or is one that cannot be had.
     """
     factory: IProtocolFactory = Gate(site)
-    plain = description
     try:
         if description.startswith(OURS):
             if tls.shown is None:
                 tls.prepare()()
             factory = TLSMemoryBIOFactory(tls, False, factory, reactor)
-            # Twisted tells addresses of the two families apart by the endpoint's kind.
-            kind = "tcp6" if "\\:" in description else "tcp"
-            plain = f"{kind}:{description.removeprefix(OURS)}"
         gate = Gate(factory, admits, reactor.seconds)
-        return await serverFromString(reactor, plain).listen(gate)
+        return await serverFromString(reactor, _plain(description)).listen(gate)
     except CannotListenError as error:
         why = f"an address that is free ({error.socketError})"
         raise ConfigError("server.listen", description, why) from None
     except (ValueError, TypeError, KeyError, OSError) as error:
         why = f"an endpoint that can be listened on ({error})"
         raise ConfigError("server.listen", description, why) from None
+
+
+def check_endpoint(description: str, tls: ServerTls) -> None:
+    """See that `listen` would understand an endpoint and have its certificate, listening on
+    nothing; raises ConfigError. Kinds that ask the surroundings (systemd:) are left alone."""
+    kind = description.partition(":")[0]
+    if kind not in CHECKED_KINDS:
+        return
+    if description.startswith(OURS):
+        tls.prepare()
+    try:
+        serverFromString(None, _plain(description))
+    except Exception as error:
+        why = f"an endpoint that can be listened on ({error})"
+        raise ConfigError("server.listen", description, why) from None
+
+
+def _plain(description: str) -> str:
+    """The endpoint of Twisted's that is below one of ours."""
+    if not description.startswith(OURS):
+        return description
+    # Twisted tells addresses of the two families apart by the endpoint's kind.
+    kind = "tcp6" if "\\:" in description else "tcp"
+    return f"{kind}:{description.removeprefix(OURS)}"

@@ -24,6 +24,8 @@ TRIM_THRESHOLD = 64 * 1_048_576
 SWITCH_INTERVAL = 0.0005
 """Seconds for which a thread keeps Python's lock while others want it."""
 
+MISCONFIGURED = 2
+"""The exit code where the configuration is at fault; 1 is for all else that keeps from starting."""
 OTHER_FILES = 256
 """Open files beside connections: the store's, logs, libraries."""
 
@@ -133,9 +135,9 @@ def misconfigured(plugin: str, error: Exception, options: usage.Options) -> usag
 
     twistd would print all of its own options, and the error below them; below
     twistd this ends the process instead, with the error alone on stderr and exit
-    code 1 (raises SystemExit).
+    code 2, as the command line does for a wrong value (raises SystemExit).
     """
     if options.parent is None:
         return usage.UsageError(str(error))
     print(f"{plugin}: {error}", file=sys.stderr, flush=True)
-    raise SystemExit(1)
+    raise SystemExit(MISCONFIGURED)

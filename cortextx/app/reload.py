@@ -7,6 +7,7 @@ its value, and the answer names it.
 
 from __future__ import annotations
 
+import datetime as dt
 import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -17,12 +18,13 @@ from twisted.logger import Logger
 
 from cortextx.app.keeping import keep_as
 from cortextx.app.linesocket import Op, OpError, Rows, arguments
-from cortextx.errors import CortexError
+from cortextx.errors import ConfigError, CortexError
 from cortextx.fleet.server.hello import version_key
 from cortextx.fleet.server.rows import moment
 from cortextx.fleet.server.settings import ServerSettings
 
 if TYPE_CHECKING:
+    from cortextx.app.certificates import Shown
     from cortextx.app.listening import ServerTls
     from cortextx.fleet.server.service import FleetServer
 
@@ -41,7 +43,8 @@ FIXED = frozenset(
 
 
 class ReloadArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`server.reload`: `yes` accepts that hosts are locked out by min_agent_version (F34)."""
+    """`server.reload`: `yes` accepts that hosts are locked out, by min_agent_version or by
+    another CA (F34)."""
 
     yes: bool = False
 
@@ -76,7 +79,9 @@ class Reloader:
         fleet = self._fleet()
         before = fleet.settings
         wanted = self._reread()
-        use_certificate = self._tls.prepare() if self._tls.shown is not None else None
+        certificate = self._tls.prepare() if self._tls.shown is not None else None
+        if certificate is not None:
+            await self._check_certificate(fleet, certificate.shown, confirmed)
         await self._check_versions(fleet, before, wanted, confirmed)
         kept = {name: getattr(before.server, name) for name in FIXED}
         after = structs.replace(wanted, server=structs.replace(wanted.server, **kept))
@@ -85,8 +90,10 @@ class Reloader:
         fleet.apply(after)
         if after.store != before.store:
             await keep_as(fleet.store, after.store)
-        if use_certificate is not None:
-            use_certificate()
+        if certificate is not None:
+            certificate()
+            if not after.server.tls_terminated_externally:
+                fleet.ca_pin = certificate.shown.ca_pin
         self.log.info(
             "reloaded; changed: {changed}; after a restart: {waiting}",
             changed=changed,
@@ -119,6 +126,25 @@ class Reloader:
         reloading = Deferred.fromCoroutine(self.reload()).addErrback(refused)
         return reloading.addErrback(lambda failure: self.log.failure("reloading failed", failure))
 
+    async def _check_certificate(self, fleet: FleetServer, shown: Shown, confirmed: bool) -> None:
+        """One that has ended is no good in place of one that has not; another CA than the one
+        that hosts were enrolled with wants a yes (F34, F40)."""
+        now, current = dt.datetime.fromtimestamp(fleet.wall() / 1e6, dt.UTC), self._tls.shown
+        assert current is not None
+        if shown.not_after <= now < current.not_after:
+            raise ConfigError(shown.certificate, "certificate", "one that has not ended yet")
+        if confirmed or current.ca_pin is None or shown.ca_pin == current.ca_pin:
+            return
+        records = await fleet.registry.list_hosts()
+        enrolled = sum(record.state in ("active", "disconnected") for record in records)
+        if enrolled:
+            raise OpError(
+                "would_strand",
+                f"the CA is another one: it locks out {enrolled} hosts, if they were enrolled"
+                " with the one before",
+                "put its files back, or `cortextx reload --yes` and enrol them anew",
+            )
+
     async def _check_versions(
         self, fleet: FleetServer, before: ServerSettings, wanted: ServerSettings, confirmed: bool
     ) -> None:
@@ -139,7 +165,7 @@ class Reloader:
             raise OpError(
                 "would_strand",
                 f"min_agent_version {least} locks out {len(stranded)} hosts: {some}",
-                "bring their agents up to date first, or `cortextx server reload --yes`",
+                "bring their agents up to date first, or `cortextx reload --yes`",
             )
 
 

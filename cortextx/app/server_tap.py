@@ -8,20 +8,16 @@ Stopping goes the other way round, and says goodbye to the agents first.
 
 from __future__ import annotations
 
-import atexit
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import metadata
 from typing import Any
 
-from twisted.application.service import Service
-from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
+from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
-from twisted.logger import Logger
 from twisted.python import usage
 from twisted.web.resource import IResource
 
@@ -32,7 +28,7 @@ from cortextx.app.admin_tokens import TokenOps, audited
 from cortextx.app.certificates import tls_files
 from cortextx.app.config import blamed, load, state_dir
 from cortextx.app.linesocket import LineSocketService, OpError
-from cortextx.app.listening import ServerTls, listen
+from cortextx.app.listening import ServerTls, check_endpoint, listen
 from cortextx.app.process import (
     keep_steady_time,
     misconfigured,
@@ -44,9 +40,10 @@ from cortextx.app.process import (
     warn_if_slow,
 )
 from cortextx.app.reload import Reloader
+from cortextx.app.starting import SteppedService
 from cortextx.app.statedir import StateDir
-from cortextx.app.store_made import about_to_open, opened, warning
-from cortextx.errors import ConfigError, CortexError
+from cortextx.app.store_made import about_to_open, cannot_open, opened, warning
+from cortextx.errors import ConfigError, StoreError
 from cortextx.fleet.agent.settings import AgentSettings
 from cortextx.fleet.server.keeping import StoreTable
 from cortextx.fleet.server.protocol import PATH, AgentSocketFactory
@@ -100,6 +97,10 @@ class Options(usage.Options):
             settings = self.read(directory, origins)
             if self["check"]:
                 directory.check()
+                table = settings.server
+                tls = ServerTls(tls_files(directory, table.tls_certificate, table.tls_key))
+                for endpoint in table.listen:
+                    check_endpoint(endpoint, tls)
         except ConfigError as error:
             raise misconfigured(PLUGIN, blamed(error, origins), self) from None
         self["directory"], self["settings"] = directory, settings
@@ -119,7 +120,7 @@ class Options(usage.Options):
             default_path=default,
             environ=self.environ,
             overrides={"server.listen": self["listen"] or None},
-            others=[AgentSettings],
+            others=lambda: [AgentSettings],
             origins=origins,
         )
         check(settings, where or default)
@@ -147,14 +148,12 @@ def open_sqlite(reactor: Any, path: str, *, table: StoreTable) -> Any:
     return SqliteStore(reactor, path, store_settings(table))
 
 
-class ServerService(Service):
+class ServerService(SteppedService):
     """The whole server in one state directory.
 
     `started` fires once it accepts connections, and fails if it cannot; `exit`
     is called after a failed start, by default to end the process.
     """
-
-    log = Logger()
 
     def __init__(
         self,
@@ -168,29 +167,14 @@ class ServerService(Service):
         fail: Callable[[Any, str], None] | None = None,
         reread: Callable[[], ServerSettings] | None = None,
     ) -> None:
-        self._reactor = reactor
+        super().__init__(reactor, PLUGIN, "server", STOP_SECONDS, fail)
         self._directory = directory
         self._settings = settings
         self._open_store = open_store
         self._wall = wall
         self._random = random
-        self._fail = end_process if fail is None else fail
         self._reread = reread or (lambda: settings)
         self._fleet: FleetServer | None = None
-        self._starting: Deferred[None] | None = None
-        self._undo: list[tuple[str, Callable[[], Any]]] = []
-        self.started: Deferred[None] = Deferred()
-
-    def startService(self) -> None:
-        super().startService()
-        self._starting = Deferred.fromCoroutine(self._start())
-        self._starting.addErrback(self._start_failed)
-        self._starting.addErrback(lambda failure: self.log.failure("starting failed", failure))
-
-    def stopService(self) -> Deferred[None]:
-        """Stop all that was started, the newest first; fires when it is done."""
-        super().stopService()
-        return Deferred.fromCoroutine(self._stop())
 
     def fleet(self) -> FleetServer:
         """The fleet server; raises OpError `unavailable` before it is up and while it stops."""
@@ -198,7 +182,7 @@ class ServerService(Service):
             raise OpError("unavailable", "the server is starting or stopping; try again")
         return self._fleet
 
-    async def _start(self) -> None:
+    async def begin(self) -> None:
         reactor, directory = self._reactor, self._directory
         raise_file_limit()
         tune_memory()
@@ -206,21 +190,25 @@ class ServerService(Service):
         warn_if_slow()
         directory.prepare("server")
         directory.lock(PLUGIN)
-        self._undo.append(("the lock", lambda: directory.unlock(PLUGIN)))
+        self.undo_by("the lock", lambda: directory.unlock(PLUGIN))
         table = self._settings.server
         warn_if_few_files(table.max_connections)
         tls = ServerTls(tls_files(directory, table.tls_certificate, table.tls_key))
         reloader = Reloader(reactor, self.fleet, tls, self._reread)
         # From here on SIGHUP does not end the process.
-        self._undo.append(("the signal", reloader.on_hangup()))
+        self.undo_by("the signal", reloader.on_hangup())
 
         path = directory.join("server", "store.db")
         made = about_to_open(path, self._wall())
         store = self._open_store(reactor, path)
-        self._undo.append(("the store", store.stop))
-        await store.start()
+        self.undo_by("the store", store.stop)
+        try:
+            await store.start()
+        except StoreError as error:
+            raise cannot_open(path, error) from error
         opened(path, made)
 
+        self.undo_by("the answers", self._forget_fleet)
         fleet = self._fleet = FleetServer(
             reactor,
             store,
@@ -234,7 +222,7 @@ class ServerService(Service):
         if fleet.store_warning:
             self.log.critical("{what}", what=fleet.store_warning)
         await fleet.start()
-        self._undo.append(("the connections", lambda: Deferred.fromCoroutine(fleet.stop())))
+        self.undo_by("the connections", lambda: Deferred.fromCoroutine(fleet.stop()))
 
         ops = {
             **AdminOps(reactor, self.fleet, self._wall()).ops(),
@@ -245,14 +233,17 @@ class ServerService(Service):
         }
         admin = LineSocketService(reactor, directory.admin_socket, audited(ops, self.fleet))
         admin.startService()
-        self._undo.append(("the admin socket", admin.stopService))
+        self.undo_by("the admin socket", admin.stopService)
 
         await self._listen(fleet, tls)
         directory.write_address(PLUGIN, fleet.addresses[0])
-        self._undo.append(("the address", lambda: directory.remove_address(PLUGIN)))
+        self.undo_by("the address", lambda: directory.remove_address(PLUGIN))
         self.log.info("{plugin} accepts connections at {at}", plugin=PLUGIN, at=fleet.addresses)
         self.started.callback(None)
         tell_systemd("READY=1")
+
+    def _forget_fleet(self) -> None:
+        self._fleet = None
 
     async def _listen(self, fleet: FleetServer, tls: ServerTls) -> None:
         table = self._settings.server
@@ -268,7 +259,7 @@ class ServerService(Service):
         admits = None if table.trust_forwarded_for else fleet.admission.admits
         for description in table.listen:
             port = await listen(self._reactor, description, site, tls, admits)
-            self._undo.append((description, port.stopListening))
+            self.undo_by(description, port.stopListening)
             fleet.addresses.append(address_of(port.getHost()))
             fleet.own_url = fleet.own_url or url_of(port.getHost(), description)
         if tls.shown is not None and not table.tls_terminated_externally:
@@ -278,8 +269,8 @@ class ServerService(Service):
         daily.start(DAY, now=False).addErrback(
             lambda failure: self.log.failure("the certificate could not be looked at", failure)
         )
-        self._undo.append(("the look at the certificate", daily.stop))
-        self._undo.append(("HTTP connections", lambda: _closed(site)))
+        self.undo_by("the look at the certificate", daily.stop)
+        self.undo_by("HTTP connections", lambda: _closed(site))
 
     def _mounts(self, fleet: FleetServer) -> dict[bytes, IResource]:
         """What the site has beside the agents' socket."""
@@ -294,40 +285,6 @@ class ServerService(Service):
                 started_at=self._wall(),
             )
         )
-
-    async def _stop(self) -> None:
-        tell_systemd("STOPPING=1")
-        starting, self._starting = self._starting, None
-        if starting is not None and not starting.called:
-            starting.cancel()
-        await self._undo_all()
-
-    async def _undo_all(self) -> None:
-        undo, self._undo = self._undo[::-1], []
-        for what, step in undo:
-            done = maybeDeferred(step)
-            done.addTimeout(STOP_SECONDS, self._reactor)
-            try:
-                await done
-            except Exception:
-                self.log.failure("{what} could not be stopped cleanly", what=what)
-        self._fleet = None
-
-    def _start_failed(self, failure: Any) -> Deferred[None]:
-        if failure.check(CancelledError):
-            # Stopped while it started.
-            return Deferred.fromCoroutine(self._undo_all())
-        if isinstance(failure.value, CortexError):
-            message = str(failure.value)
-        else:
-            self.log.failure("the server cannot start", failure)
-            message = f"the server cannot start: {failure.value}"
-        return Deferred.fromCoroutine(self._give_up(message))
-
-    async def _give_up(self, message: str) -> None:
-        await self._undo_all()
-        if self.running:
-            self._fail(self._reactor, message)
 
 
 def _closed(site: BoundedSite) -> None:
@@ -354,17 +311,3 @@ def url_of(host: Any, description: str) -> str | None:
     if host.host in ("0.0.0.0", "::"):  # noqa: S104
         return f"{scheme}://{socket.gethostname()}:{host.port}{PATH}"
     return f"{scheme}://{address_of(host)}{PATH}"
-
-
-def end_process(reactor: Any, message: str) -> None:
-    """Stop the reactor, and have the process end with exit code 1 and `message` on stderr."""
-    print(f"{PLUGIN}: {message}", file=sys.stderr, flush=True)
-
-    def leave() -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)
-
-    # twistd has no way to be told an exit code: its own clean-up runs, then this.
-    atexit.register(leave)
-    reactor.callWhenRunning(reactor.stop)

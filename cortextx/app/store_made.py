@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cortextx.core import jsontext
-from cortextx.errors import ConfigError, JsonError
+from cortextx.errors import ConfigError, JsonError, SchemaTooNew, StoreError, StoreFull
 
 MARK = "store.made"
 
@@ -57,6 +57,21 @@ def opened(path: str, made: Made) -> None:
     mark = os.path.join(os.path.dirname(path), MARK)
     if _read(mark) != made:
         _do(mark, lambda: _write(mark, made))
+
+
+def cannot_open(path: str, error: StoreError) -> StoreError:
+    """The same error, with the file's name and what there is to do."""
+    match error:
+        case SchemaTooNew():
+            what = "update cortextx, or put an older backup there"
+        case StoreFull():
+            what = "make room on its disk"
+        case _:
+            what = (
+                "`cortextx doctor` and `cortextx server verify` look at it,"
+                " `cortextx server restore FILE` puts a backup in its place"
+            )
+    return StoreError(f"the store {path} cannot be opened: {error}. Next: {what}")
 
 
 def forget(path: str) -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 OWN_SOURCE = "custom:cortextx"
 """The reserved name of what an agent reports about itself."""
 TRUNCATED = "truncated"
-"""The cause of gaps without seqs."""
+"""The cause of gaps without seqs where the host names no other."""
 MAX_DETAIL = 500
 """Characters that are kept of a host's own words."""
 
@@ -32,15 +32,24 @@ class Lost(Struct, frozen=True):
 
 
 class SourceGap(Struct, frozen=True):
-    """A source lost something that never had a seq; `unread_bytes` of it, if known."""
+    """A source lost something that never had a seq, for `reason`; `unread_bytes` of it, or
+    `count` entries, as far as that is known."""
 
     source: Annotated[str, Meta(max_length=65_536)] = ""
     unread_bytes: str | int | None = None
+    reason: Annotated[str, Meta(min_length=1, max_length=64)] = TRUNCATED
+    count: int | None = None
+    words: str = field(default="", name="detail")
 
     @property
     def detail(self) -> str | None:
         """What is known of how much it was."""
-        return None if self.unread_bytes is None else f"{self.unread_bytes} bytes unread"
+        known = []
+        if self.unread_bytes is not None:
+            known.append(f"{self.unread_bytes} bytes unread")
+        if self.count is not None:
+            known.append(f"{self.count} entries")
+        return ", ".join([*known, *filter(None, [self.words])]) or None
 
 
 class _Marks(Struct, frozen=True):

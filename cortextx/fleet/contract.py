@@ -173,7 +173,7 @@ class AgentConfig(Strict, frozen=True):
     flush_interval_ms: Annotated[int, Meta(ge=10, le=60000)]
     probe_concurrency: Annotated[int, Meta(ge=1, le=64)]
     log_sources: list[LogSourceConfig]
-    metrics_interval_secs: Annotated[int, Meta(ge=1)] | None = None
+    metrics_interval_secs: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
 
 
 DEFAULT_AGENT_CONFIG = AgentConfig(

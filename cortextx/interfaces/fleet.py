@@ -143,13 +143,18 @@ class TailPage:
     cursor: int
 
 
+GapPlace = tuple[int, int, int]
+"""A position in the order of gaps: when it was seen, its first seq or 0, its id."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gap:
     """Seqs that a host numbered and the server never got (F13); how and when seen.
 
-    `cause` is what the host said of it (F37): evicted, damaged, missing, set_aside;
-    None while it said nothing. A gap without seqs (`first` and `last` None) is what
-    a source lost before it was numbered, with `cause` "truncated" and `source`.
+    `cause` is what the host said of it (F37): evicted, damaged, missing, set_aside, or
+    restored for what this server had once acked (F26); None while it said nothing. A gap
+    without seqs (`first` and `last` None) is what a source lost before it was numbered,
+    with `source` and a `cause` as "truncated".
     """
 
     host_id: str
@@ -159,6 +164,12 @@ class Gap:
     cause: str | None = None
     source: str | None = None
     detail: str | None = None
+    id: int = field(default=0, compare=False)
+
+    @property
+    def place(self) -> GapPlace:
+        """Where it stands in the order of all gaps."""
+        return self.detected_at, self.first or 0, self.id
 
     @property
     def entries(self) -> int:
@@ -188,7 +199,8 @@ class StoreStats:
     `oldest` is the lowest `received_at` day that is held (µs), None when empty;
     `unindexed` the entries that the full-text index does not hold yet (F38);
     `damaged` those that were found damaged since the store was opened, and are
-    mended or left out of what is read.
+    mended or left out of what is read. `excess` are the bytes beyond the bound that is
+    set for the store, about which retention can do nothing.
     """
 
     entries: int
@@ -201,6 +213,7 @@ class StoreStats:
     gaps: int
     disk_free: int | None = None
     damaged: int = 0
+    excess: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,13 +308,23 @@ class ILogStore(Interface):
         """
 
     def tail(which: EntryFilter, after: int, limit: int) -> Deferred[TailPage]:
-        """Read the entries with an id above `after`, in that order, `limit` at most."""
+        """Read the entries with an id above `after`, in that order, `limit` at most.
+
+        An `after` beyond the head, which comes from before a restoration, is the head.
+        """
+
+    def oldest() -> Deferred[int]:
+        """The lowest id that retention has not dropped with its whole segment; the head + 1
+        where nothing is left. Of what lies above it, rules of severity may have taken some."""
 
     def head() -> Deferred[int]:
         """The id of the newest entry; 0 for an empty store."""
 
-    def gaps(host_id: str | None = None) -> Deferred[list[Gap]]:
-        """The recorded gaps of one host, or of all, oldest first."""
+    def gaps(
+        host_id: str | None = None, after: GapPlace | None = None, limit: int = 1000
+    ) -> Deferred[list[Gap]]:
+        """The recorded gaps of one host, or of all, oldest first: those behind the place
+        `after`, `limit` at most, and never more than 1000. Fewer than that are the last."""
 
     def histogram(which: EntryFilter, buckets: int) -> Deferred[Histogram]:
         """Count the matching entries in `buckets` (1 to 1000) equal spans of time.

@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from zope.interface import implementer
 
 from cortextx.core.delivery import place
-from cortextx.core.marks import MAX_DETAIL, OWN_SOURCE, TRUNCATED, Lost, SourceGap, read_mark, split
+from cortextx.core.marks import MAX_DETAIL, OWN_SOURCE, Lost, SourceGap, read_mark, split
 from cortextx.core.syslog import SEVERITY_NUMBER
 from cortextx.errors import BadQuery, UnknownEntry, UnknownHost
 from cortextx.interfaces.fleet import (
@@ -27,6 +27,7 @@ from cortextx.interfaces.fleet import (
     EntryFilter,
     EntryLike,
     Gap,
+    GapPlace,
     Histogram,
     HostRecord,
     IHostRegistry,
@@ -42,6 +43,7 @@ from cortextx.stores.memory_beside import MemoryBeside
 from cortextx.stores.records import reissued, seen
 
 T = TypeVar("T")
+MOST_GAPS = 1000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _MINUTE = timedelta(minutes=1)
@@ -82,11 +84,22 @@ class MemoryStore(MemoryBeside):
         """See ILogStore."""
         return maybeDeferred(lambda: len(self._entries))
 
-    def gaps(self, host_id: str | None = None) -> Deferred[list[Gap]]:
+    def oldest(self) -> Deferred[int]:
         """See ILogStore."""
-        found = [gap for gap in self._gaps if host_id in (None, gap.host_id)]
-        found.sort(key=lambda gap: (gap.detected_at, gap.first or 0))
-        return maybeDeferred(lambda: found)
+        return maybeDeferred(lambda: 1)
+
+    def gaps(
+        self, host_id: str | None = None, after: GapPlace | None = None, limit: int = 1000
+    ) -> Deferred[list[Gap]]:
+        """See ILogStore."""
+        numbered = [replace(gap, id=number) for number, gap in enumerate(self._gaps, 1)]
+        found = [
+            gap
+            for gap in numbered
+            if host_id in (None, gap.host_id) and (after is None or gap.place > after)
+        ]
+        found.sort(key=lambda gap: gap.place)
+        return maybeDeferred(lambda: found[: max(0, min(limit, MOST_GAPS))])
 
     def histogram(self, which: EntryFilter, buckets: int) -> Deferred[Histogram]:
         """See ILogStore."""
@@ -208,7 +221,13 @@ class MemoryStore(MemoryBeside):
         if isinstance(mark, SourceGap):
             detail = mark.detail and mark.detail[:MAX_DETAIL]
             gap = Gap(
-                batch.host_id, None, None, batch.received_at, TRUNCATED, mark.source or None, detail
+                batch.host_id,
+                None,
+                None,
+                batch.received_at,
+                mark.reason,
+                mark.source or None,
+                detail,
             )
             self._gaps.append(gap)
             row = self._known(batch.host_id)
@@ -263,9 +282,10 @@ class MemoryStore(MemoryBeside):
         if limit < 1:
             raise BadQuery("limit", "a number of at least 1")
         matches = self._matcher(which)
-        cursor = after
+        # A cursor from beyond the head comes from another life of this store.
+        cursor = min(max(0, after), len(self._entries))
         found: list[StoredEntry] = []
-        for entry in self._entries[max(0, after) :]:
+        for entry in self._entries[cursor:]:
             cursor = entry.id
             if matches(entry):
                 found.append(entry)

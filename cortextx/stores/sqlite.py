@@ -20,6 +20,7 @@ from cortextx.interfaces.fleet import (
     Decide,
     EntryFilter,
     Gap,
+    GapPlace,
     Histogram,
     HostRecord,
     IHostRegistry,
@@ -32,7 +33,7 @@ from cortextx.interfaces.fleet import (
     T,
     TailPage,
 )
-from cortextx.stores import sqlite_counts, sqlite_known
+from cortextx.stores import sqlite_counts, sqlite_gaps, sqlite_known
 from cortextx.stores.retention import Retention
 from cortextx.stores.sqlite_aside import LongWork
 from cortextx.stores.sqlite_backup import BackupMade, Verified, backup, verify
@@ -41,6 +42,10 @@ from cortextx.stores.sqlite_damage import Damage
 from cortextx.stores.sqlite_lanes import ReadingLane, as_reactor
 from cortextx.stores.sqlite_segments import SegmentLimits
 from cortextx.stores.sqlite_writer import WritingThread
+
+SEARCH_NICENESS = 10
+"""How far searches stand back for ingest: a scan gets what is left of the processor, and a
+tenth of it where nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,7 @@ class SqliteStore(SqliteBeside):
             seconds=settings.search_seconds,
             most=settings.waiting_searches,
             damage=self._damage,
+            niceness=SEARCH_NICENESS,
         )
         self._reads = ReadingLane(
             on,
@@ -171,9 +177,17 @@ class SqliteStore(SqliteBeside):
             return fail(StoreClosed("the store is not open"))
         return succeed(self._writer.head)
 
-    def gaps(self, host_id: str | None = None) -> Deferred[list[Gap]]:
+    def oldest(self) -> Deferred[int]:
         """See ILogStore."""
-        return self._reads.ask(lambda reader: reader.gaps(host_id))
+        return self._reads.ask(lambda reader: reader.oldest())
+
+    def gaps(
+        self, host_id: str | None = None, after: GapPlace | None = None, limit: int = 1000
+    ) -> Deferred[list[Gap]]:
+        """See ILogStore."""
+        return self._reads.ask(
+            lambda r: r.read(lambda c: sqlite_gaps.gaps(c, host_id, after, limit))
+        )
 
     def histogram(self, which: EntryFilter, buckets: int) -> Deferred[Histogram]:
         """See ILogStore."""
@@ -198,7 +212,11 @@ class SqliteStore(SqliteBeside):
     def stats(self) -> Deferred[StoreStats]:
         """See ILogStore."""
         counted = self._reads.ask(lambda r: r.read(lambda c: sqlite_counts.stats(c, self.path)))
-        return counted.addCallback(lambda stats: replace(stats, damaged=self._damage.rows))
+        return counted.addCallback(lambda stats: self._counted(stats))
+
+    def _counted(self, stats: StoreStats) -> StoreStats:
+        """With what is not in the file."""
+        return replace(stats, damaged=self._damage.rows, excess=self._writer.excess)
 
     def set_retention(self, retention: Retention, reserve: int | None = None) -> Deferred[None]:
         """Change what is kept for how long, and the disk's reserve (bytes) if given.

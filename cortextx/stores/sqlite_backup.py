@@ -10,14 +10,22 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import quote
 
 from cortextx.errors import SchemaTooNew, StoreError
+from cortextx.stores.sqlite_acts import ActTables
 from cortextx.stores.sqlite_damage import damaged
-from cortextx.stores.sqlite_file import APPLICATION_ID, snapshot, sqlite_errors, upgrades
+from cortextx.stores.sqlite_file import (
+    APPLICATION_ID,
+    open_writer,
+    snapshot,
+    sqlite_errors,
+    upgrades,
+)
 
 STEP_PAGES = 2048
 """Pages that are copied between two looks at `carry_on`."""
@@ -58,7 +66,8 @@ def backup(
 
     `carry_on` is told the part that is done (0 to 1) and answers False to give
     up. The target appears only when it is whole and on disk. Raises StoreError
-    or StoreFull; then nothing is left of it.
+    or StoreFull; then nothing is left of it. A process that is killed leaves a file
+    `target.partial`, which the next backup to the same target replaces.
     """
     if os.path.exists(target):
         raise StoreError(f"{target} is there already")
@@ -80,6 +89,17 @@ def backup(
         _remove(partial)
         raise
     return BackupMade(target, os.path.getsize(target), entries, hosts, head)
+
+
+def left_over(target: str) -> list[str]:
+    """The files beside `target` that backups left which were killed, to be removed by hand."""
+    directory = os.path.dirname(os.path.abspath(target))
+    ending = os.path.splitext(target)[1] + ".partial"
+    try:
+        names = sorted(os.listdir(directory))
+    except OSError:
+        return []
+    return [os.path.join(directory, name) for name in names if name.endswith(ending)]
 
 
 def verify(path: str, deep: bool = True, carry_on: Callable[[], bool] = lambda: True) -> Verified:
@@ -114,11 +134,21 @@ def verify(path: str, deep: bool = True, carry_on: Callable[[], bool] = lambda: 
     return Verified(version, entries, hosts, head, tuple(faults))
 
 
-def restore(source: str, path: str, aside: str) -> Verified:
+@dataclass(frozen=True, slots=True)
+class Restoring:
+    """Who restores, and when (µs UTC): the restored database tells of it among its acts."""
+
+    actor: str
+    at: int
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+def restore(source: str, path: str, aside: str, act: Restoring | None = None) -> Verified:
     """Put a verified backup in the place of the database at `path`, which nobody may use.
 
     What was there is kept as `aside` (a path that is free). Raises StoreError if
-    the backup has a fault; then nothing was changed.
+    the backup has a fault; then nothing was changed. With an `act` the database is
+    brought to this program's schema, and records the act (S8) before it takes its place.
     """
     found = verify(source)
     if not found.sound:
@@ -130,6 +160,8 @@ def restore(source: str, path: str, aside: str) -> Verified:
         _make_file(partial)
         with sqlite_errors():
             _copy(source, partial, lambda done: True)
+            if act is not None:
+                _record(partial, act)
         _sync(partial)
         for suffix in ("", *SIDE_FILES):
             if os.path.exists(path + suffix):
@@ -159,6 +191,12 @@ def _copy(path: str, target: str, carry_on: Callable[[float], bool]) -> None:
         source.execute("SELECT count(*) FROM sqlite_master").fetchone()
         made.execute("PRAGMA synchronous = OFF")
         source.backup(made, pages=STEP_PAGES, progress=step)
+
+
+def _record(path: str, act: Restoring) -> None:
+    with closing(open_writer(path, act.at)) as connection:
+        ActTables(connection).record_act(act.actor, "server.restore", "server", act.details, act.at)
+        connection.execute("PRAGMA journal_mode = DELETE")
 
 
 def _open_to_read(path: str) -> sqlite3.Connection:

@@ -46,7 +46,7 @@ class SqliteBeside:
         self, host_id: str, ts: int, samples: Sequence[SampleLike], now: int
     ) -> Deferred[SamplesStored]:
         """See IMetricStore."""
-        return self._writer.put(lambda w: w.metrics.store(host_id, ts, samples))
+        return self._writer.put(lambda w: w.metrics.store(host_id, ts, samples, now))
 
     def metrics(
         self,

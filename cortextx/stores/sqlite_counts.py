@@ -9,8 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from cortextx.errors import BadQuery, UnknownEntry
 from cortextx.interfaces.fleet import Histogram, StoreStats
+from cortextx.stores.sqlite_damage import is_damage, readable
 from cortextx.stores.sqlite_plan import (
     Plan,
     SegmentView,
@@ -29,6 +32,8 @@ HISTOGRAM_SECONDS = 3.0
 """The time after which a histogram is answered as far as it has come."""
 PIECE = 200_000
 """Ids that one statement counts, so that the time can be kept."""
+DAMAGED_PIECE = 4096
+"""Ids that are looked at at a time where an index cannot be read."""
 
 
 def histogram(
@@ -51,8 +56,9 @@ def histogram(
         for low, high in reversed(_pieces(segment, plan)):
             if clock() > until_when:
                 return Histogram(start, step, counts, False, segment.max_ts + 1)
-            for bucket, count in _count(statements, plan, segment, low, high, bounds):
-                counts[min(bucket, buckets - 1)] += count
+            for bucket, count in _counted(statements, plan, segment, low, high, bounds):
+                if bucket >= 0:
+                    counts[min(bucket, buckets - 1)] += count
     return Histogram(start, step, counts)
 
 
@@ -69,11 +75,7 @@ def around(
         if not 0 <= number <= MOST_AROUND:
             raise BadQuery(field, f"a number from 0 to {MOST_AROUND}")
     home = next((s for s in segments if s.first_id <= entry_id <= s.last_id), None)
-    row = None
-    if home is not None:
-        row = statements.connection.execute(
-            f"SELECT host, seq, source FROM {home.logs} WHERE id = ?", (entry_id,)
-        ).fetchone()
+    row = None if home is None else _origin(statements, home, entry_id)
     if home is None or row is None:
         raise UnknownEntry(f"no entry has the id {entry_id}")
     host, seq, source = row
@@ -141,6 +143,44 @@ def _pieces(segment: SegmentView, plan: Plan) -> list[tuple[int, int]]:
     return pieces
 
 
+def _counted(
+    statements: Statements,
+    plan: Plan,
+    segment: SegmentView,
+    low: int,
+    high: int,
+    bounds: dict[str, Any],
+) -> list[list[int]]:
+    """As `_count`; where an index or a page cannot be read, by the rows that can."""
+    try:
+        return _count(statements, plan, segment, low, high, bounds)
+    except (sqlite3.Error, msgspec.DecodeError) as error:
+        if not is_damage(error):
+            raise
+    start, until, step = bounds["since"], bounds["until"], bounds["step"]
+    keys = statements.around_damage(segment, plan, low + 1, high)
+    return [[(ts - start) // step, 1] for ts, _ in keys if start <= ts < until]
+
+
+def _origin(
+    statements: Statements, home: SegmentView, entry_id: int
+) -> tuple[int, int, str] | None:
+    """An entry's host, seq and source; None where there is none. Raises UnknownEntry for
+    one that stands on a page that cannot be read."""
+    try:
+        row = statements.connection.execute(
+            f"SELECT host, seq, CAST(source AS BLOB) FROM {home.logs} WHERE id = ?", (entry_id,)
+        ).fetchone()
+    except sqlite3.Error as error:
+        if not is_damage(error):
+            raise
+        statements.damage.note([entry_id], error)
+        raise UnknownEntry(f"the entry {entry_id} is damaged and cannot be read") from None
+    if row is None:
+        return None
+    return row[0], row[1], bytes(row[2] or b"").decode("utf-8", "replace")
+
+
 def _count(
     statements: Statements,
     plan: Plan,
@@ -200,20 +240,59 @@ def _beside(
     for segment in segments:
         if len(found) >= wanted or left <= 0:
             break
-        rows: list[list[int]] = statements.json(
+        sql = (
             "SELECT json_group_array(json_array(seq, id)) FROM ("
             f"SELECT l.seq AS seq, l.id AS id FROM (SELECT seq, id, source FROM {segment.logs}"
             f" INDEXED BY {segment.logs}_seq WHERE host = :host AND seq {sign} :seq"
             f" ORDER BY seq {order} LIMIT :look) l WHERE :source IS NULL OR l.source = :source"
-            f" ORDER BY l.seq {order} LIMIT :wanted)",
-            {
-                "host": host,
-                "seq": seq,
-                "source": source,
-                "look": left if source else wanted,
-                "wanted": wanted - len(found),
-            },
+            f" ORDER BY l.seq {order} LIMIT :wanted)"
         )
+        values = {
+            "host": host,
+            "seq": seq,
+            "source": source,
+            "look": left if source else wanted,
+            "wanted": wanted - len(found),
+        }
+        try:
+            rows: list[list[int]] = statements.json(sql, values)
+        except (sqlite3.Error, msgspec.DecodeError) as error:
+            if not is_damage(error):
+                raise
+            rows = _beside_damage(statements, segment, values, back=back)
         left -= AROUND_LOOK // 8 if source else 0
         found += [(segment, entry_id) for _, entry_id in sorted(rows, reverse=back)]
     return found
+
+
+def _beside_damage(
+    statements: Statements, segment: SegmentView, values: dict[str, Any], *, back: bool
+) -> list[list[int]]:
+    """As the statement of `_beside`, by walking the table around what cannot be read.
+
+    A host's ids grow with its seqs, so that the walk goes away from the entry.
+    """
+    connection, sign = statements.connection, "<" if back else ">"
+
+    def ask(low: int, high: int) -> list[list[int]]:
+        statements.check()
+        at = "l.id = :low" if low == high else "l.id >= :low AND l.id <= :high"
+        rows = connection.execute(
+            f"SELECT l.seq, l.id FROM {segment.logs} l NOT INDEXED WHERE {at}"
+            f" AND l.host = :host AND l.seq {sign} :seq"
+            " AND (:source IS NULL OR l.source = :source) ORDER BY l.id",
+            {**values, "low": low, "high": high},
+        ).fetchall()
+        return [[seq, entry_id] for seq, entry_id in rows if type(seq) is int]
+
+    found: list[list[int]] = []
+    first, last = segment.first_id, segment.last_id
+    looked = 0
+    while first <= last and len(found) < values["wanted"] and looked < AROUND_LOOK:
+        low, high = first, min(last, first + DAMAGED_PIECE - 1)
+        if back:
+            low, high = max(first, last - DAMAGED_PIECE + 1), last
+        found += readable(low, high, ask, statements.damage)
+        looked += high - low + 1
+        first, last = (first, low - 1) if back else (high + 1, last)
+    return sorted(found, reverse=back)[: values["wanted"]]

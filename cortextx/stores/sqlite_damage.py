@@ -11,6 +11,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from typing import Any, TypeVar
 
 import msgspec
@@ -42,6 +43,15 @@ _BAD_SECTOR = {
 }
 _TYPES = (int, str, str, int, int, int, int, int, str, str, str, str, str, str)
 _MAY_BE_NONE = (8, 9, 10, 13)
+_SHAPES = frozenset(
+    product(
+        *(
+            (kind, type(None)) if number in _MAY_BE_NONE else (kind,)
+            for number, kind in enumerate(_TYPES)
+        )
+    )
+)
+"""The types that the values of a sound entry can have, one after another."""
 
 
 class Damage:
@@ -94,10 +104,7 @@ def is_damage(error: Exception) -> bool:
 def is_sound(row: Sequence[Any]) -> bool:
     """Whether the values of an entry, as StoredEntry has them, can be ones that were stored."""
     return (
-        all(
-            type(value) is kind or (value is None and number in _MAY_BE_NONE)
-            for number, (value, kind) in enumerate(zip(row, _TYPES, strict=True))
-        )
+        tuple(map(type, row)) in _SHAPES
         and 0 <= row[7] <= 7
         and row[4] in _MOMENTS
         and row[6] in _MOMENTS

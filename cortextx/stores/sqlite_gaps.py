@@ -1,7 +1,8 @@
-"""Gaps as the writer notes them, and their causes (F13, F37).
+# ruff: noqa: S608 - only the names of columns are put together, values are bound.
+"""Gaps as the writer notes them, with their causes, and as they are read (F13, F37).
 
-All of it runs inside the transaction of an append, so that a gap, its cause and
-the entry that tells it hold together.
+Writing runs inside the transaction of an append, so that a gap, its cause and the
+entry that tells it hold together. Reading is by pages, in the order of an index.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 
-from cortextx.core.marks import MAX_DETAIL, TRUNCATED, Lost, SourceGap, read_mark, split
-from cortextx.interfaces.fleet import EntryLike
+from cortextx.core.marks import MAX_DETAIL, Lost, SourceGap, read_mark, split
+from cortextx.interfaces.fleet import EntryLike, Gap, GapPlace
 
 MAX_INTEGER = 2**63 - 1
+MOST_GAPS = 1000
+"""Gaps of one answer."""
+_BEFORE_ALL = (-(2**63), 0, 0)
 
 
 def note_gap(connection: sqlite3.Connection, host: int, gap: tuple[int, int], now: int) -> None:
@@ -67,6 +71,36 @@ def _explain(connection: sqlite3.Connection, host: int, lost: Lost) -> None:
 def _note_source_gap(connection: sqlite3.Connection, host: int, gap: SourceGap, now: int) -> None:
     connection.execute(
         "INSERT INTO gaps (host, detected_at, cause, source, detail) VALUES (?, ?, ?, ?, ?)",
-        (host, now, TRUNCATED, gap.source or None, gap.detail and gap.detail[:MAX_DETAIL]),
+        (host, now, gap.reason, gap.source or None, gap.detail and gap.detail[:MAX_DETAIL]),
     )
     connection.execute("UPDATE hosts SET gap_count = gap_count + 1 WHERE key = ?", (host,))
+
+
+def gaps(
+    connection: sqlite3.Connection, host_id: str | None, after: GapPlace | None, limit: int
+) -> list[Gap]:
+    """See ILogStore."""
+    limit = max(0, min(limit, MOST_GAPS))
+    hosts: list[int | None] = [None]
+    if host_id is not None:
+        # More than one where a host was forgotten and enrolled again.
+        rows = connection.execute("SELECT key FROM hosts WHERE host_id = ?", (host_id,))
+        hosts = [key for (key,) in rows]
+    found = [gap for host in hosts for gap in _page(connection, host, after, limit)]
+    return sorted(found, key=lambda gap: gap.place)[:limit]
+
+
+def _page(
+    connection: sqlite3.Connection, host: int | None, after: GapPlace | None, limit: int
+) -> list[Gap]:
+    whose = "" if host is None else " AND g.host = :host"
+    at, first, gap_id = _BEFORE_ALL if after is None else after
+    rows = connection.execute(
+        "SELECT h.host_id, g.first, g.last, g.detected_at, g.cause, g.source, g.detail, g.id"
+        " FROM gaps g CROSS JOIN hosts h ON h.key = g.host"
+        f" WHERE g.detected_at >= :at{whose}"
+        " AND (g.detected_at, coalesce(g.first, 0), g.id) > (:at, :first, :id)"
+        " ORDER BY g.detected_at, coalesce(g.first, 0), g.id LIMIT :limit",
+        {"at": at, "first": first, "id": gap_id, "host": host, "limit": limit},
+    )
+    return [Gap(*row) for row in rows]

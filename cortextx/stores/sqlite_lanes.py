@@ -7,7 +7,9 @@ question holds a thread for good.
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -26,6 +28,9 @@ T = TypeVar("T")
 
 INTERRUPT_AGAIN = 0.05
 """Seconds after which a question that was given up and still runs is interrupted again."""
+
+ANSWERS_AHEAD = 2
+"""Answers of a thread that the reactor may not have taken yet; each may be megabytes."""
 
 
 class Reactor(Protocol):
@@ -78,6 +83,7 @@ class ReadingLane:
     """A queue of questions and the threads that answer them, each with a connection.
 
     All methods are called on the reactor's thread. At most `most` questions wait.
+    `niceness` is how far the threads stand back where the processor is short.
     """
 
     def __init__(
@@ -90,9 +96,11 @@ class ReadingLane:
         seconds: float,
         most: int,
         damage: Damage | None = None,
+        niceness: int = 0,
     ) -> None:
         self._reactor = reactor
         self._path = path
+        self._niceness = niceness
         self._damage = damage
         self._seconds = seconds
         self._most = most
@@ -101,6 +109,7 @@ class ReadingLane:
         self._stopped = False
         self._running = 0
         self._ended: Deferred[None] = Deferred()
+        self._untaken = threading.Semaphore(threads * ANSWERS_AHEAD)
         self._threads = [
             threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True)
             for number in range(threads)
@@ -164,6 +173,7 @@ class ReadingLane:
         self._tell(question, Failure(error))
 
     def _finished(self, question: _Question[Any], result: Any) -> None:
+        self._untaken.release()
         if question.again is not None and question.again.active():
             question.again.cancel()
         self._tell(question, result)
@@ -175,6 +185,7 @@ class ReadingLane:
     def _run(self) -> None:
         reader: Reader | None = None
         connection: sqlite3.Connection | None = None
+        stand_back(self._niceness)
         while (question := self._queue.get()) is not None:
             result: Any
             try:
@@ -190,12 +201,28 @@ class ReadingLane:
                 result = Failure()
             finally:
                 question.ended()
+            self._untaken.acquire()
             self._reactor.callFromThread(self._finished, question, result)
             # Not to be kept alive until the next question comes.
             del question, result
         if connection is not None:
             connection.close()
         self._reactor.callFromThread(self._thread_ended)
+
+
+def stand_back(niceness: int) -> None:
+    """Have this thread alone yield the processor to the others, where the system can.
+
+    On Linux a thread has a niceness of its own; elsewhere it is the process's.
+    """
+    if not niceness or not sys.platform.startswith("linux"):
+        return
+    own = threading.get_native_id()
+    try:
+        os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + niceness)
+    except OSError:
+        # A sandbox may forbid it; reading is right without it too.
+        return
 
 
 def as_reactor(reactor: object) -> Reactor:

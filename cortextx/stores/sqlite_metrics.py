@@ -25,8 +25,8 @@ REMEMBERED = 200_000
 _SIZES = (64, 8, 1)
 """Rows of a statement: few sizes, so that they stay prepared."""
 _INSERT = {
-    size: "INSERT OR REPLACE INTO metric_points (series, ts, value) VALUES "
-    + ",".join(["(?,?,?)"] * size)
+    size: "INSERT OR REPLACE INTO metric_points (series, ts, value, received_at) VALUES "
+    + ",".join(["(?,?,?,?)"] * size)
     for size in _SIZES
 }
 
@@ -43,8 +43,10 @@ class MetricTables:
         """Remember no series, because rows of them were removed."""
         self._series.clear()
 
-    def store(self, host_id: str, ts: int, samples: Sequence[SampleLike]) -> SamplesStored:
-        """Store one push; see IMetricStore."""
+    def store(
+        self, host_id: str, ts: int, samples: Sequence[SampleLike], now: int
+    ) -> SamplesStored:
+        """Store one push that came `now`; see IMetricStore."""
         try:
             with transaction(self._connection):
                 host = live_key(self._connection, host_id)
@@ -55,7 +57,7 @@ class MetricTables:
                     if series is not None:
                         accepted += 1
                         points[series] = sample.value
-                self._insert([value for key, v in points.items() for value in (key, ts, v)])
+                self._insert([each for key, v in points.items() for each in (key, ts, v, now)])
         except BaseException:
             self.forget()
             raise
@@ -93,9 +95,9 @@ class MetricTables:
     def _insert(self, values: list[Any]) -> None:
         at = 0
         for size in _SIZES:
-            while len(values) - at >= 3 * size:
-                self._connection.execute(_INSERT[size], values[at : at + 3 * size])
-                at += 3 * size
+            while len(values) - at >= 4 * size:
+                self._connection.execute(_INSERT[size], values[at : at + 4 * size])
+                at += 4 * size
 
 
 def metrics(

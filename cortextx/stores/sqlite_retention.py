@@ -6,9 +6,12 @@ A pass is a generator; each step of it is one short transaction of about
 it from readers, and then taken apart: dropped in one stroke, a million rows
 would hold the writer for seconds. Then the file is made smaller, page by page.
 
-A segment that is thinned is copied: its severe entries into a new table that
-is `dropping` until it is whole; then the two change places in one transaction.
+A segment that is thinned or trimmed is copied: what stays of it into a new table
+that is `dropping` until it is whole; then the two change places in one transaction.
 So a process that dies leaves nothing but a segment to drop.
+
+What is too much goes first: a bound of size is looked at after every append, and
+comes between the slices of whatever else is under way.
 """
 
 from __future__ import annotations
@@ -16,7 +19,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 
-from cortextx.stores.retention import Retention, SegmentAge, before, expired, to_thin, too_many
+from cortextx.stores.retention import (
+    Retention,
+    SegmentAge,
+    before,
+    expired,
+    to_thin,
+    too_many,
+)
 from cortextx.stores.sqlite_file import segment_layout, transaction
 from cortextx.stores.sqlite_known import forget_older
 from cortextx.stores.sqlite_metrics import MetricTables
@@ -29,6 +39,8 @@ LOAD_SHARE = 2.0
 """Under load the writer rests from retention this many times a slice's length."""
 PASS_SECONDS = 30.0
 """The pause between two passes."""
+PRESS_PART = 32
+"""Beyond the bound by this part of it, appends have to wait for what is dropped."""
 RECORDS_SECONDS = 600.0
 """The pause between two looks at what is kept beside entries."""
 SERIES_AT_ONCE = 2000
@@ -88,14 +100,19 @@ class RetentionWork:
         self._rest_until = 0.0
         self._next_pass = clock() + 1.0
         self._next_records = 0.0
+        self._freeing = False
+        self._at_floor: int | None = None
         self.retention = retention
         self.dropped = 0
         """Segments that were dropped since the start."""
+        self.excess = 0
+        """Bytes beyond the bound when a pass last ended with nothing more to drop."""
 
     def look(self) -> None:
         """Begin a pass soon, because the rules have changed."""
         self._next_pass = self._clock()
         self._next_records = 0.0
+        self._at_floor = None
 
     @property
     def working(self) -> bool:
@@ -105,8 +122,14 @@ class RetentionWork:
     def due(self, idle: bool) -> bool:
         """Whether a step should be done now."""
         if self._steps is None:
-            return self._clock() >= self._next_pass
-        return idle or self._clock() >= self._rest_until
+            return self._clock() >= self._next_pass or self._over() > 0
+        return idle or self._clock() >= self._rest_until or self.pressing
+
+    @property
+    def pressing(self) -> bool:
+        """Whether there is so much too much that appends should wait for it to go."""
+        most = self.retention.max_bytes
+        return most is not None and self._over() > most // PRESS_PART
 
     def patience(self) -> float:
         """Seconds until there is something to do, if nothing else comes."""
@@ -129,17 +152,22 @@ class RetentionWork:
         return written
 
     def _pass(self) -> Iterator[int]:
+        yield from self._bound()
+        for written in self._rules():
+            yield written
+            if not self._freeing:
+                yield from self._bound()
+        self.excess = max(0, self._used() - self._limit()) if self._at_floor is not None else 0
+
+    def _rules(self) -> Iterator[int]:
         now = self._now()
         for number in expired(self._ages(), self.retention, now):
             self._hide(number)
             yield 4096
         yield from self._drop_hidden()
-        while (most := too_many(self._ages(), self.retention, self._used())) is not None:
-            self._hide(most)
-            yield 4096
-            yield from self._drop_hidden()
         while (thin := to_thin(self._ages(), self.retention, now)) is not None:
-            yield from self._thin(*thin)
+            number, level = thin
+            yield from self._copy(number, level)
             yield from self._drop_hidden()
         if self._clock() >= self._next_records:
             self._next_records = self._clock() + RECORDS_SECONDS
@@ -147,9 +175,35 @@ class RetentionWork:
             yield from self._old_records(now)
         yield from self._shrink()
 
+    def _bound(self) -> Iterator[int]:
+        """Have the oldest entries go while there is too much."""
+        while self._over() > 0:
+            cut = too_many(self._ages(), self.retention, self._used())
+            if cut is None:
+                # Until there is another segment, nothing can be done.
+                self._at_floor = self._segments.newest
+                return
+            if cut.keep:
+                yield from self._copy(cut.number, None, cut.keep)
+            else:
+                self._hide(cut.number)
+                yield 4096
+            # What a pass is copying is left to it.
+            yield from self._drop(cut.number)
+
+    def _over(self) -> int:
+        """Bytes beyond the bound, 0 if nothing can be done about them."""
+        if self.retention.max_bytes is None or self._at_floor == self._segments.newest:
+            return 0
+        self._at_floor = None
+        return max(0, self._used() - self._limit())
+
+    def _limit(self) -> int:
+        return 0 if self.retention.max_bytes is None else self.retention.max_bytes
+
     def _ages(self) -> list[SegmentAge]:
         rows = self._connection.execute(
-            "SELECT number, rows, day, last_received, kept_severity FROM segments"
+            "SELECT number, rows, day, last_received, kept_severity, bytes FROM segments"
             " WHERE state <> 'dropping' ORDER BY first_id, number"
         ).fetchall()
         return [SegmentAge(*row) for row in rows]
@@ -175,11 +229,16 @@ class RetentionWork:
             "SELECT number FROM segments WHERE state = 'dropping' ORDER BY number"
         ).fetchall():
             yield from self._drop(number)
-            self.dropped += 1
-        with transaction(self._connection):
-            forget_older(self._connection)
 
     def _drop(self, number: int) -> Iterator[int]:
+        self._freeing = True
+        try:
+            yield from self._take_apart(number)
+        finally:
+            self._freeing = False
+        self.dropped += 1
+
+    def _take_apart(self, number: int) -> Iterator[int]:
         logs, fts = f"logs_{number:06d}", f"fts_{number:06d}"
         there = {name for (name,) in self._connection.execute("SELECT name FROM sqlite_master")}
         if f"{fts}_data" in there:
@@ -198,6 +257,7 @@ class RetentionWork:
         with transaction(self._connection):
             self._connection.execute(f"DROP TABLE IF EXISTS {logs}")
             self._connection.execute("DELETE FROM segments WHERE number = ?", (number,))
+            forget_older(self._connection)
         yield 65_536
 
     def _empty(self, table: str, slices: Slices, above: int) -> Iterator[int]:
@@ -216,17 +276,22 @@ class RetentionWork:
             if gone <= size:
                 return
 
-    def _thin(self, number: int, level: int) -> Iterator[int]:
-        """Replace a segment by one that holds only what is severe enough."""
+    def _copy(self, number: int, level: int | None, keep: float = 1.0) -> Iterator[int]:
+        """Replace a segment by one that holds only what is severe enough, or the newest
+        part (`keep`) of its ids; the old one is then to drop."""
+        if number == self._segments.newest:
+            self._segments.leave(number)
         with transaction(self._connection):
-            day, first, last, received = self._connection.execute(
-                "SELECT day, first_id, last_id, last_received FROM segments WHERE number = ?",
+            day, first, last, received, kept = self._connection.execute(
+                "SELECT day, first_id, last_id, last_received, kept_severity FROM segments"
+                " WHERE number = ?",
                 (number,),
             ).fetchone()
+            first = last + 1 - max(1, int((last + 1 - first) * keep))
             copy = self._connection.execute(
                 "INSERT INTO segments (layout, state, day, first_id, last_id, indexed_to,"
                 " last_received, kept_severity) VALUES (?, 'dropping', ?, ?, ?, ?, ?, ?)",
-                (LAYOUT, day, first, last, last, received, level),
+                (LAYOUT, day, first, last, last, received, kept if level is None else level),
             ).lastrowid
             assert copy is not None
             for statement in segment_layout(LAYOUT, copy):
@@ -236,12 +301,15 @@ class RetentionWork:
         columns = ", ".join(COLUMNS)
         at = first - 1
         while at < last:
+            if not self._is_held(number):
+                # The bound of size came first.
+                return
             upto = min(last, at + self._rows.begin())
             with transaction(self._connection):
                 self._connection.execute(
                     f"INSERT INTO {target} ({columns}) SELECT {columns} FROM {source}"
                     " WHERE id > ? AND id <= ? AND severity <= ?",
-                    (at, upto, level),
+                    (at, upto, MAX_INTEGER if level is None else level),
                 )
                 self._connection.execute(
                     f"INSERT INTO {fts} (rowid, message) SELECT id, message FROM {target}"
@@ -251,6 +319,8 @@ class RetentionWork:
             self._rows.end()
             yield 400 * (upto - at)
             at = upto
+        if not self._is_held(number):
+            return
         self._segments.leave(number)
         with transaction(self._connection):
             rows, lowest, highest = self._connection.execute(
@@ -259,54 +329,62 @@ class RetentionWork:
             self._connection.execute(
                 "UPDATE segments SET state = 'dropping' WHERE number = ?", (number,)
             )
+            if not rows:
+                # Nothing stays of it: the copy is to drop, too.
+                return
             self._connection.execute(
-                "UPDATE segments SET state = 'closed', rows = ?, min_ts = ?, max_ts = ?"
-                " WHERE number = ?",
-                (rows, lowest, highest, copy),
+                "UPDATE segments SET state = 'closed', rows = ?1, min_ts = ?2, max_ts = ?3,"
+                " bytes = (SELECT s.bytes * ?1 / max(1, s.rows) FROM segments s"
+                " WHERE s.number = ?4) WHERE number = ?5",
+                (rows, lowest, highest, number, copy),
             )
         yield 65_536
 
+    def _is_held(self, number: int) -> bool:
+        """Whether a segment is still there and not to be dropped."""
+        row = self._connection.execute(
+            "SELECT 1 FROM segments WHERE number = ? AND state <> 'dropping'", (number,)
+        ).fetchone()
+        return row is not None
+
     def _old_metrics(self, now: int) -> Iterator[int]:
-        """Remove old points, and series that have none any more; some series a slice."""
+        """Remove the points that came too long ago, whatever time they carry, then the
+        series that have none any more; some series a slice."""
         if self.retention.metrics is None:
             return
         limit = before(now, self.retention.metrics)
-        after = -1
-        while True:
-            some = self._connection.execute(
-                "SELECT s.key, (SELECT min(ts) FROM metric_points WHERE series = s.key)"
-                " FROM metric_series s WHERE s.key > ? ORDER BY s.key LIMIT ?",
-                (after, SERIES_AT_ONCE),
-            ).fetchall()
-            yield 4096
-            if not some:
-                break
-            after = some[-1][0]
-            for series, oldest in some:
-                if oldest is None or oldest < limit:
-                    yield from self._old_points(series, limit)
-
-    def _old_points(self, series: int, limit: int) -> Iterator[int]:
-        while True:
+        gone = size = 1
+        while gone >= size:
             size = self._points.begin()
             with transaction(self._connection):
                 gone = self._connection.execute(
-                    "DELETE FROM metric_points WHERE series = ?1 AND ts IN (SELECT ts"
-                    " FROM metric_points WHERE series = ?1 AND ts < ?2 ORDER BY ts LIMIT ?3)",
-                    (series, limit, size),
+                    "DELETE FROM metric_points WHERE (series, ts) IN (SELECT series, ts"
+                    " FROM metric_points WHERE received_at < ? ORDER BY received_at LIMIT ?)",
+                    (limit, size),
                 ).rowcount
-                if gone < size:
-                    self._connection.execute(
-                        "DELETE FROM metric_series WHERE key = ?1 AND NOT EXISTS"
-                        " (SELECT 1 FROM metric_points WHERE series = ?1)",
-                        (series,),
-                    )
-            self._metrics.forget()
             if gone:
                 self._points.end()
-            yield 64 * gone + 16_384
-            if gone < size:
+            yield 96 * gone + 16_384
+        after = -1
+        while True:
+            keys = [
+                key
+                for (key,) in self._connection.execute(
+                    "SELECT key FROM metric_series WHERE key > ? ORDER BY key LIMIT ?",
+                    (after, SERIES_AT_ONCE),
+                )
+            ]
+            if not keys:
                 return
+            with transaction(self._connection):
+                self._connection.execute(
+                    "DELETE FROM metric_series WHERE key > ? AND key <= ? AND NOT EXISTS"
+                    " (SELECT 1 FROM metric_points WHERE series = key)",
+                    (after, keys[-1]),
+                )
+            self._metrics.forget()
+            after = keys[-1]
+            yield 65_536
 
     def _old_records(self, now: int) -> Iterator[int]:
         for table, column, rule in _SECONDARY:
@@ -346,7 +424,7 @@ class RetentionWork:
     def _shrink(self) -> Iterator[int]:
         """Give what is free back to the disk, but for `keep_free` bytes."""
         page = self._pragma("page_size")
-        spare = self.retention.keep_free // page
+        spare = self.retention.spare // page
         while (free := self._pragma("freelist_count") - spare) > 0:
             pages = min(free, self._pages.begin())
             # One step frees one page; `execute` would do just one.

@@ -16,7 +16,6 @@ import msgspec
 from cortextx.errors import BadQuery
 from cortextx.interfaces.fleet import (
     EntryFilter,
-    Gap,
     Histogram,
     HostRecord,
     SearchPage,
@@ -45,6 +44,8 @@ MOST_ENTRIES = 1000
 """Entries of one page; a greater limit is cut to it."""
 PAGE_BYTES = 4 * 1024 * 1024
 """A page ends early after about this many characters of messages and metadata."""
+TAIL_BYTES = 1024 * 1024
+"""The same for a page of a tail."""
 TAIL_WINDOW = 20_000
 """Ids that a tail looks at in one statement."""
 TAIL_LOOK = 200_000
@@ -96,8 +97,7 @@ class Reader:
         with snapshot(self._connection):
             plan = make_plan(self._connection, which, self._statements.has_token)
             found: list[tuple[SegmentView, int]] = []
-            segments = self._segments()
-            head = segments[-1].last_id if segments else 0
+            segments, head = self._segments(), self._head()
             # A cursor from beyond the head comes from another life of this store.
             at = min(max(after, 0), head)
             stop = at + TAIL_LOOK
@@ -108,20 +108,16 @@ class Reader:
                     ids = self._window(plan, segment, at, upto, limit - len(found))
                     found += [(segment, entry_id) for entry_id in ids]
                     at = upto
-            entries, taken = self._entries(found)
+            entries, taken = self._entries(found, TAIL_BYTES)
         if taken < len(found) or len(found) == limit:
             at = found[taken - 1][1]
         return TailPage(entries, at)
 
-    def gaps(self, host_id: str | None) -> list[Gap]:
+    def oldest(self) -> int:
         """See ILogStore."""
-        rows = self._connection.execute(
-            "SELECT h.host_id, g.first, g.last, g.detected_at, g.cause, g.source, g.detail"
-            " FROM gaps g JOIN hosts h ON h.key = g.host WHERE ?1 IS NULL OR h.host_id = ?1"
-            " ORDER BY g.detected_at, g.first, g.id",
-            (host_id,),
-        )
-        return [Gap(*row) for row in rows]
+        with snapshot(self._connection):
+            segments = self._segments()
+            return segments[0].first_id if segments else self._head() + 1
 
     def histogram(self, which: EntryFilter, buckets: int) -> Histogram:
         """See ILogStore."""
@@ -152,8 +148,10 @@ class Reader:
         """See IHostRegistry."""
         return sqlite_hosts.list_hosts(self._connection)
 
-    def _entries(self, hits: Sequence[tuple[SegmentView, int]]) -> tuple[list[StoredEntry], int]:
-        """The entries of these hits in this order, or of the first of them (PAGE_BYTES), and
+    def _entries(
+        self, hits: Sequence[tuple[SegmentView, int]], most: int = PAGE_BYTES
+    ) -> tuple[list[StoredEntry], int]:
+        """The entries of these hits in this order, or of the first of them (`most`), and
         of how many; what is damaged is mended, or left out."""
         found: list[StoredEntry] = []
         size = 0
@@ -163,13 +161,13 @@ class Reader:
             for segment in {segment.number: segment for segment, _ in part}.values():
                 ids = [entry_id for owner, entry_id in part if owner.number == segment.number]
                 rows |= self._rows(segment, ids)
-            for _, entry_id in part:
+            for taken, (_, entry_id) in enumerate(part, start + 1):
                 entry = rows.get(entry_id)
                 if entry is not None:
                     found.append(entry)
                     size += len(entry.message) + len(entry.metadata or "")
-            if size > PAGE_BYTES:
-                return found, start + len(part)
+                if size > most:
+                    return found, taken
         return found, len(hits)
 
     def _rows(self, segment: SegmentView, ids: Sequence[int]) -> dict[int, StoredEntry]:
@@ -195,6 +193,11 @@ class Reader:
                     if entry is not None:
                         found[entry_id] = entry
         return found
+
+    def _head(self) -> int:
+        """The id of the newest entry that was ever stored."""
+        row = self._connection.execute("SELECT coalesce(max(last_id), 0) FROM segments").fetchone()
+        return int(row[0])
 
     def _segments(self) -> list[SegmentView]:
         rows = self._connection.execute(

@@ -1,9 +1,9 @@
 # ruff: noqa: S608 - names of tables and columns are our own, values are bound.
 """Log segments: the catalogue, appending to the newest one, and its full-text index.
 
-A segment is a table and its FTS5 index for a UTC day of arrival or a million
-rows, whichever ends first, so that retention can drop it whole. All of it runs
-on the writer's thread and connection; every public method is one transaction.
+A segment is a table and its FTS5 index for a UTC day of arrival, a million rows or
+so many bytes, whichever ends first, so that retention can drop it whole. All of it
+runs on the writer's thread and connection; every public method is one transaction.
 
 The index is fed after the ack, in transactions of its own (F38): in the ack's
 transaction it would halve the rate. Its merging is left to idle moments.
@@ -29,6 +29,8 @@ DAY = 86_400_000_000
 LAYOUT = 1
 """The layout of new segments: `schema/segment_<layout>.sql`."""
 MAX_INTEGER = 2**63 - 1
+BYTES_BESIDE = 200
+"""What an entry is taken to have beside its message where a batch does not say its size."""
 CHUNK_SECONDS = 0.06
 """How long one chunk of indexing should hold up the appends behind it."""
 CHUNK_ROWS = (16, 16_384)
@@ -43,10 +45,12 @@ MERGE_AT_LATEST = 400
 
 @dataclass(frozen=True, slots=True)
 class SegmentLimits:
-    """Where a segment ends: `rows`, or the UTC day of arrival when `daily`."""
+    """Where a segment ends: `rows`, `bytes` of entries as they came on the wire, or the
+    UTC day of arrival when `daily`."""
 
     rows: int = 1_000_000
     daily: bool = True
+    bytes: int = 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ class Segment:
     last_id: int
     rows: int
     indexed_to: int
+    bytes: int = 0
 
     @property
     def logs(self) -> str:
@@ -79,9 +84,13 @@ class Segment:
 
 @dataclass(slots=True)
 class _Pass:
-    """What one append transaction has done so far; nothing of it holds before COMMIT."""
+    """What one append transaction has done so far; nothing of it holds before COMMIT.
+
+    `closed` are segments that it filled; the times are those of `segment` alone.
+    """
 
     segment: Segment
+    closed: list[Segment] = field(default_factory=list)
     marks: dict[str, tuple[int, int]] = field(default_factory=dict)
     results: list[Appended] = field(default_factory=list)
     lowest: int = MAX_INTEGER
@@ -100,7 +109,8 @@ class SegmentTables:
     ) -> None:
         self._connection = connection
         self._clock = clock
-        self._limits = limits
+        self.limits = limits
+        """Where segments end; it may be changed between two appends."""
         self._hosts: dict[str, tuple[int, int]] = {}
         self._known = KnownValues(connection)
         self._open: Segment | None = None
@@ -116,6 +126,11 @@ class SegmentTables:
         backlog = sum(segment.backlog for segment in self._behind)
         return backlog + (0 if self._open is None else self._open.backlog)
 
+    @property
+    def newest(self) -> int | None:
+        """The number of the segment that is written to; None before the first."""
+        return None if self._open is None else self._open.number
+
     def host_changed(self, host_id: str | None) -> None:
         """Forget what was remembered of a host whose registry row was written."""
         if host_id is not None:
@@ -130,7 +145,8 @@ class SegmentTables:
                 done = _Pass(self._segment_for(batches[0].received_at))
                 for batch in batches:
                     self._append_batch(done, batch)
-                self._note(done)
+                self._note_segment(done)
+                self._note_hosts(done)
         except BaseException:
             self._hosts.clear()
             self._known.forget()
@@ -182,8 +198,8 @@ class SegmentTables:
         segments = [
             Segment(*row)
             for row in self._connection.execute(
-                "SELECT number, state, day, first_id, last_id, rows, indexed_to FROM segments"
-                " WHERE state <> 'dropping' ORDER BY first_id, number"
+                "SELECT number, state, day, first_id, last_id, rows, indexed_to, bytes"
+                " FROM segments WHERE state <> 'dropping' ORDER BY first_id, number"
             )
         ]
         (last,) = self._connection.execute(
@@ -204,35 +220,38 @@ class SegmentTables:
         # A clock that steps back must not open a segment a batch: hence "later day".
         if (
             segment is not None
-            and segment.rows < self._limits.rows
-            and not (self._limits.daily and day > segment.day)
+            and not self._is_full(segment)
+            and not (self.limits.daily and day > segment.day)
         ):
             return segment
-        return self._new_segment(day)
+        return self._new_segment(day, self.head)
+
+    def _is_full(self, segment: Segment) -> bool:
+        return segment.rows >= self.limits.rows or segment.bytes >= self.limits.bytes
 
     def leave(self, number: int) -> None:
         """Have nothing more to do with a segment; if it is the open one, begin another."""
         if self._open is not None and self._open.number == number:
             with transaction(self._connection):
-                opened = self._new_segment(self._open.day)
+                opened = self._new_segment(self._open.day, self.head)
             self._open = opened
         kept = [segment for segment in self._behind if segment.number != number]
         self._behind = deque(kept)
         self._index_runs.pop(f"fts_{number:06d}", None)
         self._known.forget()
 
-    def _new_segment(self, day: int) -> Segment:
-        first = self.head + 1
+    def _new_segment(self, day: int, head: int) -> Segment:
+        """Begin a segment behind the entry `head`, in the open transaction."""
         self._connection.execute("UPDATE segments SET state = 'closed' WHERE state = 'open'")
         number = self._connection.execute(
             "INSERT INTO segments (layout, state, day, first_id, last_id, indexed_to)"
             " VALUES (?, 'open', ?, ?, ?, ?)",
-            (LAYOUT, day, first, self.head, self.head),
+            (LAYOUT, day, head + 1, head, head),
         ).lastrowid
         assert number is not None
         for statement in segment_layout(LAYOUT, number):
             self._connection.execute(statement)
-        return Segment(number, "open", day, first, self.head, 0, self.head)
+        return Segment(number, "open", day, head + 1, head, 0, head)
 
     def _append_batch(self, done: _Pass, batch: LogBatch) -> None:
         known = self._host(batch.host_id)
@@ -243,6 +262,8 @@ class SegmentTables:
         placed = place(accepted, batch.seq_start, len(batch.entries))
         stored = len(batch.entries) - placed.skip
         if stored:
+            if done.segment.rows and self._is_full(done.segment):
+                self._roll(done)
             segment = done.segment
             entries = batch.entries[placed.skip :] if placed.skip else batch.entries
             values, lowest, highest = flatten(entries, segment.last_id + 1, key, batch.received_at)
@@ -250,8 +271,12 @@ class SegmentTables:
             sources = values[SOURCE_COLUMN::WIDTH]
             self._known.note(segment.number, "source", sources)
             self._known.note(segment.number, "app", values[APP_COLUMN::WIDTH])
+            size = batch.size or sum(BYTES_BESIDE + len(one.message) for one in batch.entries)
             done.segment = replace(
-                segment, last_id=segment.last_id + stored, rows=segment.rows + stored
+                segment,
+                last_id=segment.last_id + stored,
+                rows=segment.rows + stored,
+                bytes=segment.bytes + size * stored // len(batch.entries),
             )
             done.lowest = min(done.lowest, lowest)
             done.highest = max(done.highest, highest)
@@ -275,23 +300,36 @@ class SegmentTables:
                 self._hosts[host_id] = known
         return known
 
-    def _note(self, done: _Pass) -> None:
-        if not done.marks:
+    def _roll(self, done: _Pass) -> None:
+        """Go on in a new segment, as the one before is full."""
+        self._note_segment(done)
+        full = done.segment
+        done.closed.append(full)
+        done.segment = self._new_segment(full.day, full.last_id)
+        done.lowest, done.highest, done.received = MAX_INTEGER, -MAX_INTEGER, 0
+
+    def _note_segment(self, done: _Pass) -> None:
+        if done.lowest > done.highest:
             return
         segment = done.segment
         self._connection.execute(
             "UPDATE segments SET last_id = ?1, rows = ?2, min_ts = min(coalesce(min_ts, ?3), ?3),"
             " max_ts = max(coalesce(max_ts, ?4), ?4),"
-            " last_received = max(coalesce(last_received, ?5), ?5) WHERE number = ?6",
+            " last_received = max(coalesce(last_received, ?5), ?5), bytes = ?6 WHERE number = ?7",
             (
                 segment.last_id,
                 segment.rows,
                 done.lowest,
                 done.highest,
                 done.received,
+                segment.bytes,
                 segment.number,
             ),
         )
+
+    def _note_hosts(self, done: _Pass) -> None:
+        if not done.marks:
+            return
         marks = [value for mark in done.marks.values() for value in mark]
         self._connection.execute(
             f"WITH marks (host, seq) AS (VALUES {','.join(['(?,?)'] * len(done.marks))})"
@@ -301,8 +339,13 @@ class SegmentTables:
 
     def _committed(self, done: _Pass) -> None:
         previous, self._open = self._open, done.segment
-        if previous is not None and previous.number != done.segment.number and previous.backlog:
-            self._behind.append(previous)
+        left = list(done.closed)
+        # It may have been closed before the first entry, or filled by this very append.
+        if previous is not None and previous.number not in {
+            segment.number for segment in (*done.closed, done.segment)
+        }:
+            left.insert(0, previous)
+        self._behind.extend(segment for segment in left if segment.backlog)
         self.head = done.segment.last_id
         self._hosts.update(done.marks)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -40,10 +41,10 @@ SECONDS_BEHIND = 1.0
 """The longest time that a row stays without full-text index on purpose."""
 QUIET_SECONDS = 0.2
 """How long no job came before merging begins: a gap between two appends is no idle moment."""
-ROOM_SECONDS = 0.5
-"""How often the free space of the disk is looked at."""
 RETRY_SECONDS = 5.0
 """The pause after indexing, merging or a checkpoint failed."""
+PRESS_SECONDS = 0.1
+"""How long appends wait for retention at a time where the store is well beyond its bound."""
 CHECKPOINT_BYTES = 24 * 1024 * 1024
 """Bytes of the write-ahead log, as estimated, after which it is written back."""
 IDLE_CHECKPOINT_BYTES = 4 * 1024 * 1024
@@ -77,7 +78,6 @@ class WritingThread:
         self._max_bytes = max_bytes
         self._retention = retention
         self._reserve = reserve
-        self._room_at = 0.0
         self._now = now
         self._clock = clock
         self._queue: SimpleQueue[tuple[Callable[[], Any], Deferred[Any]] | None] = SimpleQueue()
@@ -94,6 +94,8 @@ class WritingThread:
         """The id of the newest entry that is durable."""
         self.backlog = 0
         """Rows that the full-text index does not hold yet."""
+        self.excess = 0
+        """Bytes beyond the bound about which retention can do nothing."""
 
     def start(self) -> Deferred[None]:
         """Open the database on the thread; fails with SchemaTooNew or StoreError."""
@@ -120,9 +122,10 @@ class WritingThread:
 
     def append(self, batches: Sequence[LogBatch]) -> list[Appended]:
         """Store batches (a job); whatever goes wrong is a StoreError."""
-        if self._reserve and self._clock() >= self._room_at:
-            check_room(self._path, self._reserve)
-            self._room_at = self._clock() + ROOM_SECONDS
+        size = sum(batch.size or 400 * len(batch.entries) for batch in batches)
+        if self._reserve:
+            # A tenth of a second of appends is more than a small reserve: so before each one.
+            check_room(self._path, self._reserve + WAL_FACTOR * size)
         try:
             results = self.segments.append(batches)
         except (sqlite3.Error, CortexError):
@@ -130,21 +133,28 @@ class WritingThread:
         except Exception as error:
             raise StoreError(f"an entry cannot be stored: {type(error).__name__}") from error
         self._appended = sum(answer.stored for answer in results)
-        self._wrote(sum(batch.size or 400 * len(batch.entries) for batch in batches))
+        self._wrote(size)
         return results
 
     def retain(self, retention: Retention, reserve: int | None) -> None:
         """Keep things for as long as this says, and so many bytes of the disk free (a job)."""
         if reserve is not None:
-            self._reserve, self._room_at = reserve, 0.0
+            self._reserve = reserve
+        self._limit_segments(retention)
         self.retention.retention = retention
         self.retention.look()
+
+    def _limit_segments(self, retention: Retention) -> None:
+        """Have segments end where dropping one is a small part of the bound."""
+        bytes = min(self._limits.bytes, retention.segment_bytes or self._limits.bytes)
+        self.segments.limits = replace(self._limits, bytes=bytes)
 
     def _run(self) -> None:
         try:
             try:
                 self._connection = open_writer(self._path, self._now(), self._max_bytes)
-                self.segments = SegmentTables(self._connection, self._clock, self._limits)
+                self.segments = SegmentTables(self._connection, self._clock)
+                self._limit_segments(self._retention)
                 self.hosts = HostTable(self._connection, self.segments.host_changed)
                 self.metrics = MetricTables(self._connection)
                 self.acts = ActTables(self._connection)
@@ -244,6 +254,9 @@ class WritingThread:
             self.segments.merge_step()
         if self.retention.due(idle=False):
             self._retain()
+            until = self._clock() + PRESS_SECONDS
+            while self.retention.pressing and self._clock() < until:
+                self._retain()
         if self._unwritten >= CHECKPOINT_BYTES:
             self._checkpoint()
 
@@ -264,6 +277,14 @@ class WritingThread:
 
     def _retain(self) -> None:
         self._unwritten += self.retention.step()
+        excess = self.retention.excess
+        if excess and not self.excess:
+            self.log.warn(
+                "the store holds {excess} bytes more than max_mib allows: what is left is the"
+                " newest entries, or samples, probe results, acts and gaps, which go by their days",
+                excess=excess,
+            )
+        self.excess = excess
 
     def _late(self) -> bool:
         """Whether a row has waited for the full-text index for as long as it should."""

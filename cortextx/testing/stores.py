@@ -14,6 +14,7 @@ from cortextx.interfaces.fleet import (
     Decide,
     EntryFilter,
     Gap,
+    GapPlace,
     Histogram,
     HostRecord,
     IHostRegistry,
@@ -110,9 +111,16 @@ class ScriptedStore:
         head: Deferred[int] = self.inner.head()
         return head
 
-    def gaps(self, host_id: str | None = None) -> Deferred[list[Gap]]:
+    def oldest(self) -> Deferred[int]:
         """See ILogStore."""
-        gaps: Deferred[list[Gap]] = self.inner.gaps(host_id)
+        oldest: Deferred[int] = self.inner.oldest()
+        return oldest
+
+    def gaps(
+        self, host_id: str | None = None, after: GapPlace | None = None, limit: int = 1000
+    ) -> Deferred[list[Gap]]:
+        """See ILogStore."""
+        gaps: Deferred[list[Gap]] = self.inner.gaps(host_id, after, limit)
         return gaps
 
     def histogram(self, which: EntryFilter, buckets: int) -> Deferred[Histogram]:

@@ -130,12 +130,16 @@ class Hosts(Answer, frozen=True):
 
 
 class Issued(Answer, frozen=True):
-    """A pending host; its one-time token and invitation are told this once (F6)."""
+    """A pending host; its one-time token and invitation are told this once (F6).
+
+    `replaced`: an invitation of that name which nobody had used is good no more.
+    """
 
     name: str
     host_id: Uuid | None
     token: str
     invitation: str
+    replaced: bool
     expires_at: datetime
 
 
@@ -161,9 +165,10 @@ class GapRow(Answer, frozen=True):
 
 
 class Gaps(Answer, frozen=True):
-    """Gaps, the oldest first."""
+    """A page of gaps, the oldest first; with a cursor there may be more."""
 
     gaps: list[GapRow]
+    cursor: str | None
 
 
 class HostAudit(Answer, frozen=True):
@@ -176,6 +181,8 @@ class HostAudit(Answer, frozen=True):
     missing_entries: int
     awaited_entries: int
     gaps: list[GapRow]
+    """A page of them; the numbers above are of all."""
+    cursor: str | None
 
 
 class Point(Answer, frozen=True):
@@ -347,6 +354,21 @@ class Who(Answer, frozen=True):
     role: Role
 
 
+class Admission(Answer, frozen=True):
+    """Connections that have not authenticated yet, and what was refused before that."""
+
+    hellos_in_flight: int
+    refused_connections: int
+    refused_hellos: int
+
+
+class Samples(Answer, frozen=True):
+    """Samples that hosts pushed (F24)."""
+
+    accepted: int
+    dropped: int
+
+
 class Ingest(Answer, frozen=True):
     """What waits for the store, and what it took since the start."""
 
@@ -355,6 +377,7 @@ class Ingest(Answer, frozen=True):
     commits: int
     entries: int
     failed_commits: int
+    quota_refusals: int
 
 
 class Stored(Answer, frozen=True):
@@ -371,18 +394,27 @@ class Stored(Answer, frozen=True):
     disk_free: int | None
     damaged: int
     """Entries that were found damaged since the server's start."""
+    excess: int
+    """Bytes beyond `max_mib` about which retention can do nothing."""
+    made_at: datetime | None
+    """When the store was made, if that is known."""
 
 
 class Status(Answer, frozen=True):
     """How the server is."""
 
     version: str
+    pid: int
     started_at: datetime
+    listen: list[str]
     connections: int
     live_hosts: int
     hosts: dict[str, int]
     newest_entry_id: int
+    admission: Admission
     ingest: Ingest
+    metrics: Samples
+    waiting_probes: int
     store: Stored
     warnings: list[str]
     """What an operator should look at."""

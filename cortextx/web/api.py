@@ -9,6 +9,7 @@ client goes away, what it asked for is cancelled.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -21,10 +22,11 @@ from zope.interface import implementer
 from cortextx.core import jsontext
 from cortextx.fleet.server import tokens
 from cortextx.interfaces.fleet_records import ApiToken, IApiTokens
+from cortextx.web.flow import PIECE_BYTES, Flow, Paced, Stalled
 from cortextx.web.guard import Guard, Principal, bearer, check_role, unauthorized
 from cortextx.web.problems import CONTENT_TYPE, INTERNAL, Problem, problem_of, wrong
 from cortextx.web.routes import Call, Route, Routes, body_of, parameters, path_parts
-from cortextx.web.sse import EventSink, Stalled
+from cortextx.web.sse import EventSink
 
 STALL_SECONDS = 300.0
 """How long a client of a stream may take nothing of what was sent to it."""
@@ -68,7 +70,8 @@ class Authenticator:
 class Api(Resource):
     """All that is below /api/v1.
 
-    `counted` is told each answer's route and status, for the metrics.
+    `counted` is told each answer's route and status, for the metrics. A client that
+    takes nothing of an answer for `stall_seconds` is dropped.
     """
 
     isLeaf = True
@@ -80,14 +83,18 @@ class Api(Resource):
         guard: Callable[[], Guard],
         authenticator: Authenticator,
         routes: Routes,
+        flow: Flow,
         counted: Callable[[str, int], None] = lambda route, status: None,
+        stall_seconds: Callable[[], float] = lambda: STALL_SECONDS,
     ) -> None:
         super().__init__()
         self._reactor = reactor
         self._guard = guard
         self._authenticator = authenticator
         self._routes = routes
+        self._flow = flow
         self._counted = counted
+        self._stall_seconds = stall_seconds
 
     def render(self, request: Any) -> Any:
         exchange = Exchange(request)
@@ -133,10 +140,24 @@ class Api(Resource):
             body=exchange.body(route),
             last_event_id=exchange.only_header("Last-Event-ID"),
         )
+        who = principal.name
         if route.stream:
-            await self._stream(exchange, route, call, authorization)
-        else:
-            exchange.succeed(route, await route.run(call))
+            with self._flow.tailing(who):
+                await self._stream(exchange, route, call, authorization)
+            return
+        self._flow.check(who)
+        async with self._flow.searching(who) if route.searches else nullcontext():
+            answer = await route.run(call)
+        if route.answer is None:
+            exchange.finish(204, b"")
+            return
+        body = jsontext.encode(answer)
+        del answer
+        with self._flow.sending(who, len(body)):
+            paced = Paced(self._reactor, exchange.request, self._stall_seconds())
+            await exchange.write(route.status, body, paced)
+        # Only now, as it is this that has the connection's next request looked at.
+        exchange.end()
 
     async def _stream(
         self, exchange: Exchange, route: Route, call: Call, authorization: str | None
@@ -197,16 +218,28 @@ class Exchange:
             return None
         return body_of(self.request.content.read(), self.only_header("Content-Type"), route.body)
 
-    def succeed(self, route: Route, answer: Any) -> None:
-        """Send what a route answered."""
-        if route.answer is None:
-            self.finish(204, b"")
+    async def write(self, status: int, body: bytes, paced: Paced) -> None:
+        """Write what a route answered, as fast as the client takes it; then comes `end`."""
+        self.status = status
+        if self.gone:
             return
         self.request.setHeader(b"Content-Type", b"application/json")
-        self.finish(route.status, jsontext.encode(answer))
+        self.request.setResponseCode(status)
+        self.request.setHeader(b"Content-Length", b"%d" % len(body))
+        if len(body) <= PIECE_BYTES or self.request.method == b"HEAD":
+            self.request.write(body)
+            return
+        self.began()
+        self.status = status
+        await paced.send_body(body)
+
+    def end(self) -> None:
+        """All of the answer is written."""
+        if not self.gone:
+            self.request.finish()
 
     def refuse(self, problem: Problem) -> None:
-        """Send a problem; a stream that has begun can only be cut off."""
+        """Send a problem; an answer that has begun can only be cut off."""
         if self._begun:
             self.status = problem.status
             if not self.gone:
@@ -226,10 +259,10 @@ class Exchange:
         if status != 204:
             self.request.setHeader(b"Content-Length", b"%d" % len(body))
         self.request.write(body)
-        self.request.finish()
+        self.end()
 
     def began(self) -> None:
-        """A stream's head is being sent."""
+        """The head of an answer that comes in pieces is being sent."""
         self._begun = True
         self.status = 200
 

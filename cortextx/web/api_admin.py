@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from msgspec import Meta
 
-from cortextx.fleet.server.rows import moment
+from cortextx.fleet.server.status import status_row
 from cortextx.interfaces.fleet_records import Role
 from cortextx.web import answers
 from cortextx.web.routes import Body, Call, Params, Route
@@ -108,28 +107,7 @@ class AdminRoutes:
 
     async def status(self, call: Call) -> Any:
         """How the server is."""
-        fleet = self._sources.fleet
-        hosts: dict[str, int] = {}
-        for record in await self._store.list_hosts():
-            hosts[record.state] = hosts.get(record.state, 0) + 1
-        stats = asdict(await self._store.stats())
-        return {
-            "version": fleet.version,
-            "started_at": moment(self._sources.started_at),
-            "connections": fleet.connections,
-            "live_hosts": fleet.live_count,
-            "hosts": hosts,
-            "newest_entry_id": await self._store.head(),
-            "ingest": {
-                "waiting_batches": fleet.writer.depth,
-                "waiting_bytes": fleet.gauge.used,
-                "commits": fleet.writer.commits,
-                "entries": fleet.writer.entries,
-                "failed_commits": fleet.writer.failures,
-            },
-            "store": {**stats, "oldest": moment(stats["oldest"])},
-            "warnings": fleet.warnings(stats["damaged"]),
-        }
+        return await status_row(self._sources.fleet, self._sources.started_at)
 
     async def acts(self, call: Call) -> Any:
         """Administrative acts."""

@@ -17,7 +17,7 @@ from cortextx.web.problems import not_found, wrong
 from cortextx.web.routes import Body, Call, Route
 from cortextx.web.sources import Sources
 
-GroupName = Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[^\x00-\x1f\x7f]+$")]
+GroupName = Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[^\x00-\x1f\x7f]+\Z")]
 Time = Annotated[datetime, Meta(tz=True)]
 
 

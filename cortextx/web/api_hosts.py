@@ -8,17 +8,18 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 
 from cortextx.fleet.contract import Uuid
-from cortextx.fleet.server.audit import AuditRange, audit
+from cortextx.fleet.server.audit import AuditRange
 from cortextx.fleet.server.rows import gap_row, host_row, json_of, moment
 from cortextx.interfaces.fleet import HostRecord
 from cortextx.web import answers
-from cortextx.web.api_logs import Several, Time, moment_of
+from cortextx.web.api_logs import MAX_PAGE, Several, Time, moment_of
+from cortextx.web.gap_pages import audited, cursor_of, place_of
 from cortextx.web.problems import Problem
 from cortextx.web.routes import Body, Call, Params, Route
 from cortextx.web.sources import Sources
 
 MAX_EXPIRY = 365 * 86_400.0
-HostName = Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[^\x00-\x1f\x7f]+$")]
+HostName = Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[^\x00-\x1f\x7f]+\Z")]
 Seconds = Annotated[float, Meta(gt=0, le=MAX_EXPIRY)]
 Seq = Annotated[int, Meta(ge=1, le=2**62)]
 
@@ -45,6 +46,8 @@ class AuditParams(Params, frozen=True):
     to_seq: Seq | None = None
     since: Time | None = None
     until: Time | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = MAX_PAGE
+    cursor: Annotated[str, Meta(max_length=64)] | None = None
 
 
 class MetricParams(Params, frozen=True):
@@ -174,6 +177,7 @@ class HostRoutes:
             "host_id": issued.record.host_id,
             "token": issued.token,
             "invitation": issued.invitation,
+            "replaced": issued.replaced,
             "expires_at": moment(issued.record.token_expires_at),
         }
 
@@ -214,7 +218,8 @@ class HostRoutes:
             moment_of("since", asked.since),
             moment_of("until", asked.until),
         )
-        found = audit(record.accepted_seq, await self._store.gaps(host_id), which)
+        after = place_of(asked.cursor)
+        found, page, more = await audited(self._store, record, which, asked.limit, after)
         return {
             "host": record.name,
             "host_id": host_id,
@@ -222,7 +227,8 @@ class HostRoutes:
             "accepted_seq": record.accepted_seq,
             "missing_entries": found.missing,
             "awaited_entries": found.awaited,
-            "gaps": [gap_row(gap, record.name) for gap in found.gaps],
+            "gaps": [gap_row(gap, record.name) for gap in page],
+            "cursor": cursor_of(page[-1]) if more else None,
         }
 
     async def metrics(self, call: Call) -> Any:

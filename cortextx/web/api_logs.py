@@ -12,6 +12,7 @@ from cortextx.core.syslog import SEVERITY_NUMBER, Severity
 from cortextx.fleet.server.rows import entry_row, gap_row, micros, moment
 from cortextx.interfaces.fleet import EntryFilter
 from cortextx.web import answers
+from cortextx.web.gap_pages import cursor_of, place_of
 from cortextx.web.problems import wrong
 from cortextx.web.routes import Call, Params, Route
 from cortextx.web.sources import Sources
@@ -92,9 +93,11 @@ class ValueParams(Params, frozen=True):
 
 
 class GapParams(Params, frozen=True):
-    """Of one host, by id or name, or of all."""
+    """A page of those of one host, by id or name, or of all."""
 
     host: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = MAX_PAGE
+    cursor: Annotated[str, Meta(max_length=64)] | None = None
 
 
 class LogRoutes:
@@ -115,6 +118,7 @@ class LogRoutes:
                 run=self.search,
                 params=SearchParams,
                 answer=answers.EntryPage,
+                searches=True,
                 text="Entries in the order of their time, a page at a time.",
             ),
             Route(
@@ -125,6 +129,7 @@ class LogRoutes:
                 run=self.histogram,
                 params=HistogramParams,
                 answer=answers.HistogramAnswer,
+                searches=True,
                 text="How many entries match, over time.",
             ),
             Route(
@@ -136,6 +141,7 @@ class LogRoutes:
                 params=ContextParams,
                 names={"id": Id},
                 answer=answers.Entries,
+                searches=True,
                 text="An entry and what its host sent right before and after it.",
             ),
             Route(
@@ -213,5 +219,9 @@ class LogRoutes:
         host_id = None
         if params.host is not None:
             _, host_id = await self._sources.enrolled(params.host)
-        found, names = await self._store.gaps(host_id), await self._sources.names()
-        return {"gaps": [gap_row(gap, names.get(gap.host_id)) for gap in found]}
+        found = await self._store.gaps(host_id, place_of(params.cursor), params.limit)
+        names = await self._sources.names()
+        return {
+            "gaps": [gap_row(gap, names.get(gap.host_id)) for gap in found],
+            "cursor": cursor_of(found[-1]) if len(found) == params.limit else None,
+        }

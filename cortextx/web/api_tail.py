@@ -9,7 +9,8 @@ entries, if it wants to (`max_lag`). Whatever it does, ingest does not wait.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Container, Sequence
 from typing import Annotated
 
 from msgspec import Meta
@@ -17,18 +18,17 @@ from twisted.internet.defer import TimeoutError as TimedOut
 from twisted.internet.task import deferLater
 
 from cortextx.core import jsontext
-from cortextx.fleet.server.rows import entry_row
-from cortextx.interfaces.fleet import EntryFilter, StoredEntry
+from cortextx.fleet.server.following import RowPage
+from cortextx.interfaces.fleet import EntryFilter
 from cortextx.web.api_logs import Filter
-from cortextx.web.problems import Problem, wrong
+from cortextx.web.flow import PIECE_BYTES
+from cortextx.web.problems import wrong
 from cortextx.web.routes import Call, Route
 from cortextx.web.sources import Sources
 from cortextx.web.sse import EventSink, event, position
 
 PAGE = 200
-"""Entries that are fetched at a time: what a stream may hold in memory."""
-MAX_TAILS = 200
-"""Streams at a time."""
+"""Entries that are fetched at a time; the store ends a page of large ones earlier."""
 FOLLOW_PAUSE = 0.05
 """Seconds between two looks, so that every commit need not cost a query."""
 ALIVE_SECONDS = 15.0
@@ -56,7 +56,6 @@ class TailRoutes:
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
-        self.open = 0
 
     def routes(self) -> Sequence[Route]:
         """The route."""
@@ -79,13 +78,7 @@ class TailRoutes:
 
     async def tail(self, call: Call) -> None:
         """Stream until the client goes, or its token does."""
-        if self.open >= MAX_TAILS:
-            raise Problem(503, "too_many_tails", f"{MAX_TAILS} tails are open already")
-        self.open += 1
-        try:
-            await Tail(self._sources, call).run()
-        finally:
-            self.open -= 1
+        await Tail(self._sources, call).run()
 
 
 class Tail:
@@ -95,6 +88,7 @@ class Tail:
         assert call.events is not None and call.still_allowed is not None
         self._reactor = sources.reactor
         self._store = sources.store
+        self._following = sources.fleet.following
         self._writer = sources.fleet.writer
         self._sink: EventSink = call.events
         self._still_allowed = call.still_allowed
@@ -106,20 +100,22 @@ class Tail:
 
     async def run(self) -> None:
         """Send what there is, then what comes."""
-        cursor, first = await self._begin()
+        cursor, last = await self._begin()
         # A filter that the store refuses is still a problem, not a broken stream.
         await self._store.tail(self._which, cursor, 1)
         self._sink.begin()
-        await self._send(first)
+        await self._send_these(last)
         cursor = await self._within_the_store(cursor)
         caught_up = False
         while True:
             # Asked before the query, so that no commit falls between the two.
             commit = self._writer.next_commit()
             try:
-                page = await self._store.tail(self._which, cursor, PAGE)
-                await self._send(page.entries)
-                behind, cursor = page.cursor > cursor, max(cursor, page.cursor)
+                page = await self._following.page(self._which, cursor, PAGE)
+                behind, cursor = page.cursor > cursor, max(cursor, self._write(page))
+                # While a client does not read, nothing is held for it.
+                del page
+                await self._sink.room()
                 if caught_up:
                     cursor = await self._move_on(cursor)
                 await self._check(cursor)
@@ -128,7 +124,7 @@ class Tail:
                 if not caught_up and cursor > self._told:
                     # Who only wants what there is can go now.
                     self._told = cursor
-                    await self._sink.send([position(cursor)])
+                    await self._say(position(cursor))
                 caught_up = True
                 commit.addTimeout(ALIVE_SECONDS, self._reactor)
                 await commit
@@ -139,43 +135,69 @@ class Tail:
                 commit.cancel()
             await deferLater(self._reactor, FOLLOW_PAUSE)
 
-    async def _begin(self) -> tuple[int, list[StoredEntry]]:
-        """Where the stream begins, and the newest entries before that if they were asked for."""
+    async def _begin(self) -> tuple[int, list[int]]:
+        """Where the stream begins, and the ids of the newest entries before that, if they
+        were asked for: the entries themselves might be too large to hold all at once."""
         if self._after is not None:
             return self._after, []
         head = await self._store.head()
         count = self._params.last or 0
-        found: list[StoredEntry] = []
+        found: list[int] = []
         cursor: str | None = None
         while len(found) < count:
             page = await self._store.search(
                 self._which, min(PAGE, count - len(found)), True, cursor
             )
-            found += [entry for entry in page.entries if entry.id <= head]
+            found += [entry.id for entry in page.entries if entry.id <= head]
             cursor = page.cursor
+            # Not to be held while the next one is waited for.
+            del page
             if cursor is None:
                 break
-        found.sort(key=lambda entry: entry.id)
-        return head, found
+        return head, sorted(found)
 
-    async def _send(self, entries: Sequence[StoredEntry]) -> None:
-        await self._sink.send(
-            event("entry", jsontext.encode(entry_row(entry)), entry.id) for entry in entries
-        )
-        if entries:
-            self._told = entries[-1].id
+    async def _send_these(self, ids: Sequence[int]) -> None:
+        """Send the entries with these ids, which the filter matches, in their order."""
+        wanted, at = frozenset(ids), 0
+        while at < len(ids):
+            page = await self._following.page(self._which, ids[at] - 1, PAGE)
+            come = self._write(page, wanted)
+            del page
+            await self._sink.room()
+            at = max(at + 1, bisect_right(ids, come))
+
+    def _write(self, page: RowPage, wanted: Container[int] | None = None) -> int:
+        """Write the entries of a page for as long as the client takes them; how far that came."""
+        piece = bytearray()
+        for entry_id, row in zip(page.ids, page.rows, strict=True):
+            if wanted is not None and entry_id not in wanted:
+                continue
+            piece += event("entry", row, entry_id)
+            self._told = entry_id
+            if len(piece) >= PIECE_BYTES:
+                self._sink.write(bytes(piece))
+                piece.clear()
+                if self._sink.paused:
+                    return entry_id
+        if piece:
+            self._sink.write(bytes(piece))
+        return page.cursor
+
+    async def _say(self, events: bytes) -> None:
+        self._sink.write(events)
+        await self._sink.room()
 
     async def _within_the_store(self, cursor: int) -> int:
         """Say so if the position that was asked for is not in the store: it is beyond the
         newest entry where an older store was restored (F26), or what follows it has been
-        dropped since, being too old. 0 is all that there is."""
+        dropped since, being too old. 0 is all that there is. What rules of severity took out
+        in between was not to be kept, and is no gap."""
         head = await self._store.head()
         if cursor > head:
             return await self._gap(cursor, head, "store_restored")
-        oldest = await self._store.tail(EntryFilter(), cursor, 1)
-        # Every entry's id is one more than that of the entry before it.
-        if cursor and oldest.entries and oldest.entries[0].id > cursor + 1:
-            return await self._gap(cursor, oldest.entries[0].id - 1, "expired")
+        oldest = await self._store.oldest()
+        if cursor and oldest > cursor + 1:
+            return await self._gap(cursor, oldest - 1, "expired")
         return cursor
 
     async def _move_on(self, cursor: int) -> int:
@@ -187,7 +209,7 @@ class Tail:
 
     async def _gap(self, after: int, to: int, reason: str) -> int:
         gap = {"after": after, "to": to, "reason": reason}
-        await self._sink.send([event("gap", jsontext.encode(gap), to)])
+        await self._say(event("gap", jsontext.encode(gap), to))
         self._told = to
         return to
 
@@ -201,9 +223,9 @@ class Tail:
         await self._still_allowed()
         if cursor > self._told:
             self._told = cursor
-            await self._sink.send([position(cursor)])
+            await self._say(position(cursor))
         else:
-            await self._sink.send([b": alive\n\n"])
+            await self._say(b": alive\n\n")
 
 
 def _last_event_id(header: str | None, params: TailParams) -> int | None:

@@ -73,7 +73,10 @@ class Guard:
         if origin is None:
             return
         origin = origin.lower()
-        if origin.partition("://")[2] == host.lower() or origin in self._origins:
+        scheme, _, authority = origin.partition("://")
+        if scheme in ("http", "https") and authority == host.lower():
+            return
+        if origin in self._origins:
             return
         raise Problem(
             403,
@@ -103,13 +106,19 @@ def check_role(principal: Principal, role: Role) -> None:
 
 
 def guard_of(public_url: str | None, hosts: Collection[str], origins: Collection[str]) -> Guard:
-    """The guard of a server that is known at `public_url` (a ws or wss URL)."""
+    """The guard of a server that is known at `public_url` (a ws or wss URL).
+
+    Never raises: a URL that is none names nothing, and requests are still answered.
+    """
     names, pages = list(hosts), list(origins)
-    if public_url is not None:
-        url = urlsplit(public_url)
-        if url.hostname:
-            names.append(url.hostname)
-            pages.append(f"{'https' if url.scheme == 'wss' else 'http'}://{url.netloc}")
+    try:
+        url = urlsplit(public_url or "")
+        name = url.hostname
+    except ValueError:
+        name = None
+    if name:
+        names.append(name)
+        pages.append(f"{'https' if url.scheme == 'wss' else 'http'}://{url.netloc}")
     return Guard(names, pages)
 
 

@@ -13,11 +13,12 @@ from typing import Any, Protocol
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.web import http, server
-from twisted.web.resource import IResource, Resource
+from twisted.web.resource import IResource
 from zope.interface import implementer
 
 from cortextx.web.guard import Guard
 from cortextx.web.problems import Problem
+from cortextx.web.refusals import Refusing, refused
 
 READY_SECONDS = 5.0
 """How long the store may take to show that it answers."""
@@ -35,7 +36,7 @@ class Readiness(Protocol):
 
 
 @implementer(IResource)
-class Readyz(Resource):
+class Readyz(Refusing):
     """The resource."""
 
     isLeaf = True
@@ -77,7 +78,7 @@ def answer(request: Any, why: str | None) -> None:
     request.finish()
 
 
-class Document(Resource):
+class Document(Refusing):
     """A JSON document that anybody may read who calls us by a name of ours."""
 
     isLeaf = True
@@ -91,8 +92,7 @@ class Document(Resource):
         try:
             self._guard().check_host(request.getHeader("Host"))
         except Problem as problem:
-            request.setResponseCode(problem.status)
-            return b""
+            return refused(request, problem)
         request.setHeader(b"Content-Type", b"application/json")
         request.setHeader(b"Cache-Control", b"no-cache")
         return self._text

@@ -15,11 +15,12 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.web import server
-from twisted.web.resource import Resource
 
+from cortextx.core import jsontext
 from cortextx.interfaces.fleet import HostRecord, StoreStats
 from cortextx.web.guard import Guard
-from cortextx.web.problems import INTERNAL, Problem, problem_of
+from cortextx.web.problems import CONTENT_TYPE, INTERNAL, Problem, problem_of
+from cortextx.web.refusals import Refusing
 from cortextx.web.sources import Sources
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class Snapshot:
             ("lost_entries", "Entries that never came", lambda r: r.lost_entries),
             ("queue_depth", "Entries in its buffer", lambda r: r.queue_depth),
             ("buffer_bytes", "Bytes in its buffer", lambda r: r.buffer_bytes),
-            ("push_lag_seq", "Entries behind", lambda r: r.push_lag_seq),
+            ("push_lag_seq", "Entries behind", fleet.lags.of),
             ("clock_skew_seconds", "How far its clock is ahead", lambda r: _s(r.clock_skew)),
             (
                 "heartbeat_overdue",
@@ -169,7 +170,7 @@ class _Family:
         yield self._family
 
 
-class Metrics(Resource):
+class Metrics(Refusing):
     """The resource."""
 
     isLeaf = True
@@ -225,7 +226,7 @@ class Metrics(Resource):
                 problem = INTERNAL
             for name, value in problem.headers.items():
                 request.setHeader(name.encode(), value.encode())
-            return problem.status, "text/plain; charset=utf-8", f"{problem}\n".encode()
+            return problem.status, str(CONTENT_TYPE, "ascii"), jsontext.encode(problem.body())
 
     async def _told(self, accept: str) -> tuple[int, str, bytes]:
         try:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted.web import pages
-from twisted.web.resource import IResource, Resource
+from twisted.web.resource import IResource
 from zope.interface import implementer
 
 from cortextx.core import jsontext
@@ -17,10 +16,12 @@ from cortextx.web.api_hosts import HostRoutes
 from cortextx.web.api_logs import LogRoutes
 from cortextx.web.api_probes import ProbeRoutes
 from cortextx.web.api_tail import TailRoutes
+from cortextx.web.flow import Flow
 from cortextx.web.guard import Guard, guard_of
 from cortextx.web.health import Document, Readyz
 from cortextx.web.metrics import AnswerCounts, Metrics
 from cortextx.web.openapi import document
+from cortextx.web.refusals import NotThere, Refusing
 from cortextx.web.routes import Routes
 from cortextx.web.sources import Sources
 
@@ -45,9 +46,18 @@ def mounts(sources: Sources) -> dict[bytes, IResource]:
     authenticator = Authenticator(sources.store, sources.wall)
     counts = AnswerCounts()
     routes = routes_of(sources)
-    api = Api(sources.reactor, guard.current, authenticator, routes, counts.counted)
+    fleet = sources.fleet
+    api = Api(
+        sources.reactor,
+        guard.current,
+        authenticator,
+        routes,
+        Flow(lambda: fleet.settings.server),
+        counts.counted,
+        lambda: fleet.slow_peer_seconds,
+    )
     text = jsontext.encode(document(routes.routes, sources.fleet.version))
-    versions = Resource()
+    versions = Refusing()
     versions.putChild(b"v1", VersionOne(api, Document(guard.current, text)))
     return {
         b"api": versions,
@@ -73,7 +83,7 @@ class LiveGuard:
 
 
 @implementer(IResource)
-class VersionOne(Resource):
+class VersionOne(NotThere):
     """/api/v1: its description, and else the API, which finds its routes itself."""
 
     isLeaf = False
@@ -86,6 +96,3 @@ class VersionOne(Resource):
     def getChild(self, path: bytes, request: Any) -> IResource:
         request.postpath.insert(0, request.prepath.pop())
         return self._api
-
-    def render(self, request: Any) -> Any:
-        return pages.notFound().render(request)

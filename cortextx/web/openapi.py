@@ -28,7 +28,7 @@ def document(routes: Sequence[Route], version: str) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = operation(route)
-    return {
+    whole = {
         "openapi": "3.1.0",
         "info": {
             "title": "CortexTX fleet server",
@@ -57,6 +57,20 @@ def document(routes: Sequence[Route], version: str) -> dict[str, Any]:
             },
         },
     }
+    _spell_patterns(whole)
+    return whole
+
+
+def _spell_patterns(part: Any) -> None:
+    """JSON Schema's patterns are ECMA's, where `$` means what `\\Z` does in Python."""
+    if isinstance(part, dict):
+        if isinstance(part.get("pattern"), str):
+            part["pattern"] = part["pattern"].replace(r"\A", "^").replace(r"\Z", "$")
+        for each in part.values():
+            _spell_patterns(each)
+    elif isinstance(part, list):
+        for each in part:
+            _spell_patterns(each)
 
 
 def operation(route: Route) -> dict[str, Any]:

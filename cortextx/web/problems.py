@@ -7,7 +7,7 @@ request, and never repeat its value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 
 from msgspec import Struct
@@ -118,6 +118,16 @@ def wrong(field: str, expected: str) -> Problem:
 def not_found(what: str) -> Problem:
     """There is no such thing."""
     return Problem(404, "not_found", f"there is no such {what}")
+
+
+def not_allowed(methods: Iterable[str]) -> Problem:
+    """There is such a thing, but not with this method."""
+    return Problem(
+        405,
+        "method_not_allowed",
+        "the resource does not know this method",
+        headers={"Allow": ", ".join(sorted(methods))},
+    )
 
 
 def unavailable(detail: str) -> Problem:

@@ -18,7 +18,7 @@ from msgspec import Struct, inspect
 
 from cortextx.core import jsontext
 from cortextx.errors import JsonError
-from cortextx.web.problems import Problem, not_found, wrong
+from cortextx.web.problems import Problem, not_allowed, not_found, wrong
 
 if TYPE_CHECKING:
     from cortextx.web.guard import Principal, Role
@@ -65,7 +65,8 @@ class Route:
     """One operation. `path` has parts in braces, as /hosts/{host}.
 
     `answer` is the type of the answer's body (None for an answer without one),
-    `stream` that it is a stream of server-sent events instead; `text` says what it
+    `stream` that it is a stream of server-sent events instead, `searches` that it may
+    take the store long, so that a token has few of them at a time; `text` says what it
     is for, `names` of which types the path's named parts are, if not any text.
     """
 
@@ -79,6 +80,7 @@ class Route:
     body: type[Body] | None = None
     status: int = 200
     stream: bool = False
+    searches: bool = False
     text: str = ""
     names: Mapping[str, Any] = field(default_factory=dict)
 
@@ -108,12 +110,7 @@ class Routes:
             raise not_found("resource")
         if "GET" in allowed:
             allowed.append("HEAD")
-        raise Problem(
-            405,
-            "method_not_allowed",
-            "the resource does not know this method",
-            headers={"Allow": ", ".join(sorted(allowed))},
-        )
+        raise not_allowed(allowed)
 
 
 def path_parts(segments: Sequence[bytes]) -> tuple[str, ...]:

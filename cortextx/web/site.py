@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.protocols.policies import ProtocolWrapper
-from twisted.web import http, pages, server
-from twisted.web.resource import IResource, Resource
-from zope.interface import implementer
+from twisted.web import http, server
+from twisted.web.resource import IResource
+
+from cortextx.web.refusals import NotThere, Refusing
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall, IProtocol
@@ -33,6 +34,8 @@ BODY_BYTES = 65_536
 BODY_SECONDS = 30.0
 IDLE_SECONDS = 60.0
 """How long a connection may stay open between two requests."""
+UNREAD_SECONDS = 30.0
+"""How long a client may take nothing of an answer before its next request is looked at."""
 HEALTH_SECONDS = 5.0
 """How long the store may take to show that it answers."""
 
@@ -49,6 +52,7 @@ class BoundedChannel(http.HTTPChannel):
         super().__init__()
         self._due: IDelayedCall | None = None
         self._between = False
+        self._answered: http.Request | None = None
 
     def connectionMade(self) -> None:
         super().connectionMade()
@@ -75,14 +79,27 @@ class BoundedChannel(http.HTTPChannel):
         super().allContentReceived()
 
     def requestDone(self, request: http.Request) -> None:
+        if self._waitingForTransport:
+            # Else a client that sends requests and reads nothing has answers pile up.
+            self._answered = request
+            self._must_go_on_within(UNREAD_SECONDS)
+            return
         # What came behind this request, while it was answered, begins the next one.
         self._between = not self._dataBuffer
         if not self._between:
             self._must_go_on_within(HEAD_SECONDS)
         super().requestDone(request)
 
+    def resumeProducing(self) -> None:
+        super().resumeProducing()
+        request, self._answered = self._answered, None
+        if request is not None:
+            self.stop_timer()
+            self.requestDone(request)
+
     def connectionLost(self, reason: Any = None) -> None:
         self.stop_timer()
+        self._answered = None
         self.factory.open_channels.discard(self)
         super().connectionLost(reason)
 
@@ -155,7 +172,7 @@ class WebSocketFactory(Protocol):
         """A protocol that reads an HTTP upgrade request first."""
 
 
-class Upgrade(Resource):
+class Upgrade(Refusing):
     """Hands a connection over to a WebSocket protocol, which judges the request itself."""
 
     isLeaf = False
@@ -198,7 +215,7 @@ class Health(Protocol):
         """Fires if the store answers, fails if it does not."""
 
 
-class Healthz(Resource):
+class Healthz(Refusing):
     """GET /healthz: 200 `ok` if the store answers, 503 if it does not, or too late."""
 
     isLeaf = False
@@ -237,17 +254,6 @@ class Healthz(Resource):
         asked.addCallbacks(lambda _: answered(True), failed)
         asked.addErrback(lambda failure: self.log.failure("/healthz failed", failure))
         return server.NOT_DONE_YET
-
-
-@implementer(IResource)
-class NotThere(Resource):
-    """404 for whatever is not mounted."""
-
-    def getChild(self, path: bytes, request: Any) -> IResource:
-        return pages.notFound()
-
-    def render(self, request: Any) -> Any:
-        return pages.notFound().render(request)
 
 
 def make_site(

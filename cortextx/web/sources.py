@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cortextx.fleet.server.invitations import rows_named, told_apart
 from cortextx.interfaces.fleet import HostRecord, IHostRegistry, ILogStore
 from cortextx.interfaces.fleet_records import (
     IApiTokens,
@@ -40,16 +41,15 @@ class Sources:
 
     async def host(self, ref: str) -> HostRecord:
         """The host with this id or name; raises Problem 404 for none, 409 for several (F39)."""
-        found = await self.store.find(ref)
+        found = await rows_named(self.store, ref)
         if not found:
             raise not_found("host")
         if len(found) > 1:
-            named = ", ".join(f"{one.host_id or 'not enrolled yet'} ({one.state})" for one in found)
             raise Problem(
                 409,
                 "ambiguous",
                 "several hosts have that name",
-                hint=f"name one by its id: {named}",
+                hint=f"name one by its id: {told_apart(found)}",
             )
         return found[0]
 

@@ -20,7 +20,7 @@ PREFIX = "ctx_"
 TOKEN_BYTES = 32
 MAX_EXPIRY = 10 * 366 * 86_400.0
 
-TokenName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][\w.@-]*$")]
+TokenName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][\w.@-]*\Z")]
 Expiry = Annotated[float, Meta(gt=0, le=MAX_EXPIRY)]
 """Seconds."""
 

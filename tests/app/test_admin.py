@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -216,6 +218,63 @@ class Hosts(AdminCase):
         self.end("agent.list")
         self.assertEqual(self.rows, [])
 
+    def test_a_host_whose_token_has_ended_cannot_be_rotated(self) -> None:
+        """It could not connect to take another: the refusal says what helps (F7)."""
+        self.issue()
+        ended = {"state": "active", "token_expires_at": WALL - 1}
+        self.successResultOf(self.store.update(HOST_A, lambda row: replace(row, **ended)))
+        error = self.refused("agent.rotate", host="web1")
+        self.assertEqual(error.code, "locked_out")
+        self.assertIn("agent issue", error.hint or "")
+
+    def test_a_name_has_one_unused_invitation(self) -> None:
+        """A second one for the name takes the place of the first, and says so (F6)."""
+        first, second = self.issue(host_id=None), self.issue(host_id=None)
+        self.assertEqual((first["replaced"], second["replaced"]), (False, True))
+        self.end("agent.list")
+        [row] = self.rows
+        self.assertEqual(row["token_expires_at"], second["expires_at"])
+        [record] = self.successResultOf(self.store.find("web1"))
+        self.assertEqual(record.token_hash, tokens.hash_token(second["token"]))
+
+    def test_an_invitation_that_was_claimed_meanwhile_is_not_replaced(self) -> None:
+        """A hello may spend it between the look and the write: then a new row is made."""
+        self.issue(host_id=None)
+        update_row = self.store.update_row
+
+        def claimed(key: int, change: Any) -> Any:
+            update_row(key, lambda row: replace(row, host_id=HOST_B, state="active"))
+            return update_row(key, change)
+
+        self.patch(self.store, "update_row", claimed)
+        self.assertFalse(self.issue(host_id=None)["replaced"])
+        found = self.successResultOf(self.store.find("web1"))
+        self.assertEqual([row.host_id for row in found], [HOST_B, None])
+
+    def test_an_unused_invitation_is_withdrawn(self) -> None:
+        """revoke and forget take an invitation's row away: it has no id to be revoked by."""
+        for op in ("agent.revoke", "agent.forget"):
+            self.issue(host_id=None)
+            end = self.end(op, host="web1")
+            self.assertEqual(end, {"host_id": None, "name": "web1", "withdrawn": True})
+            self.assertEqual(self.end("agent.list")["count"], 0)
+
+    def test_an_invitation_beside_a_host_of_its_name(self) -> None:
+        """F39: what destroys wants to be told which; each can be named. Elsewhere the host
+        that enrolled is meant."""
+        self.issue("web1", HOST_A)
+        self.store.update(HOST_A, lambda row: replace(row, state="disconnected"))
+        self.issue("web1", None)
+        self.end("agent.show", host="web1")
+        self.assertEqual(self.rows[0]["host_id"], HOST_A)
+        hint = self.refused("agent.forget", host="web1").hint
+        assert hint is not None
+        self.assertIn(HOST_A, hint)
+        [key] = re.findall(r"key:\d+", hint)
+        self.end("agent.forget", host=key)
+        self.end("agent.list")
+        self.assertEqual([row["host_id"] for row in self.rows], [HOST_A])
+
     def test_arguments_are_checked(self) -> None:
         """Missing, unknown and wrong arguments are bad_request."""
         for op, args in (
@@ -323,6 +382,13 @@ class Tails(AdminCase):
     def messages(self) -> list[str]:
         return [row["message"] for row in self.rows]
 
+    def test_behind_what_the_store_never_had(self) -> None:
+        """A position beyond a restored store's end is refused, else it would wait in silence
+        for entries that it then leaves out (F26)."""
+        for follow in (True, False):
+            refused = self.refused("search.tail", after=10**6, follow=follow)
+            self.assertEqual(refused.code, "store_restored", "it would wait in silence (F26)")
+
     def test_the_last(self) -> None:
         """`last` gives the newest entries, oldest of them first, and where to go on."""
         self.assertEqual(self.end("search.tail", last=3), {"cursor": 30})
@@ -408,7 +474,7 @@ class Rest(AdminCase):
         self.assertEqual(status["listen"], ["127.0.0.1:8600"])
         self.assertEqual(status["hosts"], {"never_connected": 1})
         self.assertEqual(status["ingest"]["waiting_bytes"], 0)
-        self.assertEqual(status["store"], {"made_at": None, "damaged_entries": 0})
+        self.assertEqual((status["store"]["made_at"], status["store"]["damaged"]), (None, 0))
         self.assertEqual(status["warnings"], [])
 
     def test_times(self) -> None:

@@ -10,7 +10,7 @@ import tempfile
 from types import SimpleNamespace
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase
@@ -21,6 +21,9 @@ from cortextx.app.linesocket import OpError
 from cortextx.app.spare import absent
 from cortextx.app.statedir import StateDir
 from cortextx.errors import ConfigError
+from cortextx.fleet.agent import making
+from cortextx.fleet.agent.buffer import Buffer
+from cortextx.fleet.agent.disk import RealDisk
 from cortextx.fleet.agent.identity import Enrolment, Identity, IdentityFiles
 from cortextx.fleet.agent.settings import AgentSettings, ServerTable
 
@@ -80,13 +83,14 @@ class Taps(SynchronousTestCase):
         self.assertEqual(self.assertRaises(SystemExit, self.options, "--check").code, 0)
 
     def test_check_wants_what_can_run(self) -> None:
-        """--check refuses a source of a kind that this version cannot run, and a state
+        """--check refuses a source of a kind that this host cannot run, and a state
         directory that cannot be made."""
+        self.patch(making, "JOURNALCTL", "no-such-program")
         IdentityFiles(os.path.join(self.state, "agent")).enrol("ws://127.0.0.1:1/x", "t" * 43)
         self.configured('[[sources]]\nkind = "journald"\n')
         self.options()
         error = self.assertRaises(usage.UsageError, self.options, "--check")
-        self.assertIn("sources[0].kind: expected file", str(error))
+        self.assertIn("sources[0].kind: expected a kind that can run here", str(error))
         self.state = os.path.join(self.state, "cortex-agent.toml", "below")
         error = self.assertRaises(usage.UsageError, self.options, "--check", "--config", os.devnull)
         self.assertIn("state directory", str(error))
@@ -161,17 +165,32 @@ class Control(SynchronousTestCase):
     def setUp(self) -> None:
         self.rows: list[Any] = []
         self.retries: list[Exception | None] = [None]
+        self.reset: list[str] = []
+        buffer = Buffer.open(RealDisk(self.mktemp()))
+        self.addCleanup(buffer.close)
+        buffer.adopt(0)
+        buffer.append([b'"ts":"x"}'] * 3, {})
+        buffer.sync()
+        self.buffer = SimpleNamespace(
+            acked=buffer.acked,
+            last=buffer.last,
+            depth=buffer.depth,
+            ask=lambda work: maybeDeferred(work, buffer),
+        )
+        self.opened = buffer
 
     def ops(self) -> AgentOps:
         async def status() -> dict[str, Any]:
-            return {"state": "active"}
+            return {"state": "active", "connected": True}
 
         def retry() -> None:
             error = self.retries.pop()
             if error is not None:
                 raise error
 
-        return AgentOps(lambda: SimpleNamespace(status=status, retry=retry), "1.2.3")  # type: ignore[arg-type, return-value]
+        agent = SimpleNamespace(status=status, retry=retry, reset_probe=self.reset.append)
+        agent.buffer = self.buffer
+        return AgentOps(lambda: agent, "1.2.3")  # type: ignore[arg-type, return-value]
 
     def call(self, op: str, **args: Any) -> Any:
         async def rows(some: Any) -> None:
@@ -182,19 +201,46 @@ class Control(SynchronousTestCase):
     def test_ops(self) -> None:
         """ping, status and retry answer as the command line expects."""
         self.assertEqual(self.call("ping")["version"], "1.2.3")
-        self.assertEqual((self.call("status"), self.rows), ({}, [{"state": "active"}]))
-        self.assertEqual(self.call("retry"), {})
+        self.assertEqual(
+            (self.call("status"), self.rows), ({}, [{"state": "active", "connected": True}])
+        )
+        self.assertEqual(self.call("retry"), {"connected": True})
+
+    def test_the_buffer_is_looked_into(self) -> None:
+        """What it holds, whether it is good, and what was set apart until it is acknowledged."""
+        self.call("buffer.inspect")
+        self.assertEqual(self.rows.pop()["live"], {"acked": 0, "last": 3, "backlog": 3})
+        self.call("buffer.verify")
+        row = self.rows.pop()
+        self.assertEqual((row["entries"], row["good"]), (3, True))
+        self.opened.set_aside(2, "InvalidParams")
+        self.assertEqual(self.call("buffer.quarantine"), {"acknowledged": []})
+        self.assertEqual([row["seq"] for row in self.rows], [2])
+        end = self.call("buffer.quarantine", acknowledge=True)
+        self.assertEqual(end, {"acknowledged": ["acknowledged-set-aside.jsonl"]})
+        self.rows.clear()
+        self.call("buffer.quarantine")
+        self.assertEqual(self.rows, [])
+
+    def test_a61_a_probe_is_reset(self) -> None:
+        self.call("probe.reset", name="cpu.top")
+        self.assertEqual(self.reset, ["cpu.top"])
 
     def test_refusals(self) -> None:
         """A retry without a token and arguments nobody knows are refused in words."""
-        self.retries.append(ConfigError("token", "token", "a file"))
 
-        def caught(op: str, **args: Any) -> Any:
+        def caught(op: str, **args: Any) -> OpError:
             done = Deferred.fromCoroutine(self.ops().ops()[op](args, lambda some: None))
-            return self.failureResultOf(done, OpError).value.code
+            return self.failureResultOf(done, OpError).value
 
-        self.assertEqual(caught("retry"), "not_enrolled")
-        self.assertEqual(caught("status", verbose=True), "bad_request")
+        self.retries.append(ConfigError("agent/token", "token", "a file"))
+        without = caught("retry")
+        self.assertEqual(without.code, "not_enrolled")
+        self.assertNotIn("restart", str(without.hint))
+        self.assertIn("agent enroll", str(without.hint))
+        self.retries.append(ConfigError("agent", "enrolment", "what this process began with"))
+        self.assertIn("restart", str(caught("retry").hint))
+        self.assertEqual(caught("status", verbose=True).code, "bad_request")
 
 
 class Spare(SynchronousTestCase):

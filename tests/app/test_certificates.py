@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import tempfile
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -14,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from twisted.trial.unittest import SynchronousTestCase
 
 from cortextx.app import certificates
-from cortextx.app.certificates import Shown, init, renew, show, tls_files
+from cortextx.app.certificates import Shown, covers, init, renew, show, tls_files
 from cortextx.app.statedir import StateDir
 from cortextx.errors import ConfigError
 from cortextx.fleet.pin import ca_pin, check_pin
@@ -37,6 +38,10 @@ class Certificates(SynchronousTestCase):
         with open(os.path.join(self.at, name), "rb") as file:
             return x509.load_pem_x509_certificates(file.read())
 
+    def pair(self) -> list[bytes]:
+        """Key and certificate as they are on the disk."""
+        return [Path(self.at, name).read_bytes() for name in ("server.key", "server.pem")]
+
     def test_the_chain(self) -> None:
         """The certificate is for the names given, made by the CA, which stands behind it in
         the same file; the pin is the CA's."""
@@ -49,6 +54,27 @@ class Certificates(SynchronousTestCase):
         self.assertEqual(shown.ca_pin, ca_pin(ca.public_bytes(Encoding.DER)))
         self.assertEqual(shown.days_left(NOW), certificates.SERVER_DAYS)
         self.assertGreater(ca.not_valid_after_utc, NOW + dt.timedelta(days=7000))
+
+    def test_a_renewal_that_fails_changes_nothing(self) -> None:
+        """Where the second of two files cannot be written, the first is not put in place
+        either: key and certificate still belong together."""
+        self.init()
+        before = self.pair()
+        os.mkdir(os.path.join(self.at, "server.pem.new"))
+        self.assertRaises(ConfigError, renew, self.directory, [], NOW)
+        self.assertEqual(self.pair(), before)
+        self.assertNotIn("server.key.new", os.listdir(self.at))
+
+    def test_covering(self) -> None:
+        """A name covers itself in any case, a wildcard one label of it, an address itself."""
+        for held, name in (
+            ("logs.example", "LOGS.example."),
+            ("*.example", "logs.example"),
+            ("2001:db8::1", "[2001:db8::1]"),
+        ):
+            self.assertTrue(covers(held, name), held)
+        for held, name in (("*.example", "a.b.example"), ("logs.example", "x.example")):
+            self.assertFalse(covers(held, name), held)
 
     def test_all_is_private(self) -> None:
         """Files are 0600 in a directory of 0700, whatever the umask."""

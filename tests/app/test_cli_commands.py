@@ -98,6 +98,12 @@ class Hosts(SynchronousTestCase):
         self.assertIn("ws://x#t", done.out)
         self.assertIn("cortextx agent enroll", done.err)
 
+    def test_issue_tells_what_it_replaced(self) -> None:
+        """An invitation that is good no more is told."""
+        row = {"token": "t", "invitation": "ws://x#t", "replaced": True}
+        done = Scripted(Answer(rows=[row]))("agent", "issue", "--host", "web1")
+        self.assertIn("web1 had an invitation that nobody used; it is good no more", done.err)
+
     def test_list(self) -> None:
         """A listing has a heading and a line a host; what is not known is a dash."""
         done = Scripted(Answer(rows=[HOST]))("agent", "list")
@@ -148,6 +154,28 @@ class Hosts(SynchronousTestCase):
             [("agent.rotate", {"host": "web1"}), ("agent.rotate", {"host": "web1", "now": True})],
         )
 
+    def test_rotate_tells_what_will_happen(self) -> None:
+        """With --expire-in it says whether the host was cut, until when the old token is
+        good, and how a host that is too late comes back (F7)."""
+        end = {"host_id": "6f1d", "name": "web1", "connected": True, "pending": True,
+               "ends_at": "2027-01-15T08:01:00Z"}  # fmt: skip
+        for changes, said, unsaid in (
+            ({}, ("it was cut", "refused from 2027-01-15T08:01:00Z"), "locked out"),
+            (
+                {"connected": False},
+                ("when it connects next", "locked out", "--host web1 --host-id 6f1d"),
+                "was cut",
+            ),
+            ({"pending": False}, ("invitation anew", "refused from 2027"), "was cut"),
+        ):
+            command = Scripted(Answer(end=end | changes))
+            done = command("agent", "rotate", "web1", "--expire-in", "60")
+            for words in said:
+                self.assertIn(words, done.out)
+            self.assertNotIn(unsaid, done.out)
+        plain = Scripted(Answer(end=end | {"ends_at": None}))("agent", "rotate", "web1")
+        self.assertEqual(plain.out, "web1 gets a new token when it connects next\n")
+
     def test_dangerous_ones_want_yes(self) -> None:
         """revoke and forget do nothing without --yes where nobody can be asked."""
         for name in ("revoke", "forget"):
@@ -173,13 +201,18 @@ class Hosts(SynchronousTestCase):
         self.assertEqual([op for op, _ in command.asked], ["agent.show"])
 
     def test_revoking_what_never_enrolled(self) -> None:
-        """A host that has yet to enrol is not asked about: there is nothing to refuse."""
+        """Of a host that has yet to enrol the invitation is withdrawn: there is no more."""
         self.at_a_terminal()
-        command = Scripted(Answer(rows=[{**HOST, "host_id": None}]), Answer())
+        gone = Answer(end={"host_id": None, "name": "web1", "withdrawn": True})
+        command = Scripted(Answer(rows=[{**HOST, "host_id": None}]), gone)
         done = command("agent", "revoke", "web1", stdin="y\n")
-        self.assertEqual((done.code, done.out), (1, ""))
-        self.assertIn("agent forget web1", done.err)
-        self.assertEqual([op for op, _ in command.asked], ["agent.show"])
+        self.assertEqual(done.code, 0)
+        self.assertIn("Withdraw the invitation for web1?", done.out + done.err)
+        self.assertTrue(done.out.endswith("the invitation for web1 is withdrawn\n"), done.out)
+        self.assertEqual(
+            Scripted(gone)("agent", "forget", "web1", "--yes").out,
+            "the invitation for web1 is withdrawn\n",
+        )
 
     def test_issue_refuses_what_cannot_be(self) -> None:
         """An empty name and a host id that is no UUID are told in words, and not asked for."""
@@ -221,6 +254,8 @@ class Hosts(SynchronousTestCase):
         self.assertEqual(done.out, "state         active\nbuffer.depth  3\n")
         self.assertEqual(command("agent", "retry").code, 0)
         self.assertEqual([op for op, _ in command.asked], ["status", "retry"])
+        connected = Scripted(Answer(end={"connected": True}))("agent", "retry")
+        self.assertEqual((connected.code, "nothing to try" in connected.out), (0, True))
 
     def test_a_status_is_for_people(self) -> None:
         """An agent's status shows sources and files as tables, a line each with what is

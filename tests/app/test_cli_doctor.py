@@ -10,10 +10,11 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from cortextx.app.cli import doctor_agent, doctor_machine, doctor_server
+from cortextx.app.cli import doctor_agent, doctor_machine, doctor_server, doctor_store
 from cortextx.app.cli.findings import Finding
 from cortextx.app.cli.invocation import Invocation
 from cortextx.fleet.agent.identity import IdentityFiles
+from cortextx.stores import sqlite_file
 from tests.app.scripted import Answer, Scripted
 
 HOST = {"name": "web1", "host_id": "6f1d", "state": "active", "connected": True}
@@ -72,6 +73,44 @@ class Looks(SynchronousTestCase):
         """A configuration that cannot be read at all is one finding, whoever stumbles over it."""
         found = [f["said"] for f in self.doctor("[server]\nlisen = []\n")]
         self.assertEqual(len([said for said in found if "lisen" in said]), 1)
+
+    def test_a_fault_hides_nothing_else(self) -> None:
+        """Where the configuration is no TOML at all, the other looks find what they find."""
+        self.put("server/store.db", "x" * 5000)
+        about = {f["about"]: f for f in self.doctor("x = = 1\n")}
+        self.assertIn("TOML", about["server configuration"]["said"])
+        self.assertIn("does not run", about["server"]["said"])
+        self.assertIn("store.db", about["database"]["said"])
+
+    def test_a_ruined_database(self) -> None:
+        """A file that is no database is wrong, and the way back is told; so is one that is
+        gone. A sound one is well."""
+        path = self.put("server/store.db", "x" * 5000)
+        [found] = doctor_store.database(self.invocation)
+        self.assertEqual(found.level, "wrong")
+        self.assertIn(path, found.said)
+        self.assertIn("server restore", str(found.hint))
+        self.put("server/store.made", "{}")
+        os.unlink(path)
+        self.assertEqual(levels(list(doctor_store.database(self.invocation))), ["wrong"])
+        sqlite_file.open_writer(path, 1).close()
+        self.assertEqual(levels(list(doctor_store.database(self.invocation))), ["ok"])
+
+    def test_a_database_that_takes_long(self) -> None:
+        """The look is bounded in time; what was not seen is told."""
+        path = self.put("server/store.db")
+        sqlite_file.open_writer(path, 1).close()
+        self.patch(doctor_store, "VERIFY_SECONDS", 0.001)
+        [found] = doctor_store.database(self.invocation)
+        self.assertEqual(found.level, "note")
+        self.assertIn("server verify", str(found.hint))
+
+    def test_a_directory_that_others_read(self) -> None:
+        """Mode 755 is worth a note: the configuration in it is for its owner only."""
+        os.chmod(self.directory, 0o755)
+        found = list(doctor_machine.state_directory(self.invocation))
+        self.assertEqual(levels(found), ["note", "ok"])
+        self.assertIn("chmod go=", str(found[0].hint))
 
     def test_not_running(self) -> None:
         """A server that is set up and does not run is wrong; so is a port that is taken."""
@@ -149,6 +188,23 @@ class Told(SynchronousTestCase):
             [found] = self.hosts({**HOST, **more})
             self.assertEqual(found.level, level, more)
             self.assertIn(words, found.said)
+
+    def test_a_host_token_that_ends(self) -> None:
+        """F7: a host that took no new token before its old one ended is locked out, which
+        is wrong; one that still may is told of, and so is an invitation nobody used."""
+        past, soon = "2027-01-15T07:00:00Z", "2027-01-15T09:00:00Z"
+        unused = {"state": "never_connected", "connected": False, "host_id": None}
+        for more, level, words in (
+            ({"token_expires_at": past}, "wrong", "it is locked out"),
+            ({"token_expires_at": soon}, "wrong", "has taken no new one"),
+            ({**unused, "token_expires_at": past}, "note", "ended unused"),
+            ({**unused, "token_expires_at": soon}, "ok", "nothing amiss"),
+        ):
+            [found] = self.hosts({**HOST, **more})
+            self.assertEqual(found.level, level, more)
+            self.assertIn(words, found.said)
+        away = {"token_expires_at": soon, "connected": False}
+        self.assertEqual(levels(self.hosts({**HOST, **away})), ["note", "note"])
 
     def test_tokens(self) -> None:
         """An API token that ends within a week is worth a note, one that was revoked is not."""

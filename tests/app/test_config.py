@@ -75,6 +75,20 @@ class ConfigCase(SynchronousTestCase):
         return self.assertRaises(ConfigError, load, Settings, path=self.file(text), **more)
 
 
+class Files(ConfigCase):
+    """What is no file of settings, though it is there."""
+
+    def test_a_pipe_is_refused_and_not_waited_for(self) -> None:
+        """Nobody writes to it: opening it must not hang."""
+        path = os.path.join(tempfile.mkdtemp(), "x.toml")
+        os.mkfifo(path)
+        error = self.assertRaises(ConfigError, load, Settings, path=path, environ={})
+        self.assertEqual(error.expected, "a regular file")
+
+    def test_what_nests_too_deep_is_a_fault_of_the_file(self) -> None:
+        self.assertIn("nests", self.fault("x = " + "[" * 20_000).expected)
+
+
 class WhatWins(ConfigCase):
     """File, environment, command line."""
 
@@ -220,7 +234,7 @@ class WhatIsWrong(ConfigCase):
                 "CORTEXTX_SERVER_SERVICE_HOST": "10.0.0.1",
                 "CORTEXTX_SERVER_PORT_8600_TCP_PROTO": "tcp",
             },
-            others=[OtherSettings],
+            others=lambda: [OtherSettings],
         )
 
     def test_blame(self) -> None:

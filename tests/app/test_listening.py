@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
 import shutil
 import tempfile
 from typing import Any
 
+from OpenSSL import SSL
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Factory, Protocol
@@ -153,6 +155,37 @@ class Tls(SynchronousTestCase):
             self.assertFalse(transport.disconnected, sent)
             clock.advance(0.125)
             self.assertTrue(transport.disconnected, sent)
+
+    def agreed(self, *offered: bytes) -> bytes:
+        """The protocol that a TLS handshake agrees on with a client that offers these."""
+        init(self.directory, ["localhost"], self.now)
+        self.tls.prepare()()
+        context = SSL.Context(SSL.TLS_CLIENT_METHOD)
+        if offered:
+            context.set_alpn_protos(list(offered))
+        client, server = SSL.Connection(context, None), self.tls.serverConnectionForTLS(object())
+        client.set_connect_state()
+        server.set_accept_state()
+        for _ in range(4):
+            for one, other in ((client, server), (server, client)):
+                with contextlib.suppress(SSL.WantReadError):
+                    one.do_handshake()
+                with contextlib.suppress(SSL.WantReadError):
+                    other.bio_write(one.bio_read(65_536))
+        self.assertEqual(client.get_state_string(), b"SSL negotiation finished successfully")
+        return bytes(client.get_alpn_proto_negotiated())
+
+    def test_alpn_chooses_http_1_1(self) -> None:
+        """A client that offers several protocols (RFC 7301), as curl does, gets http/1.1."""
+        self.assertEqual(self.agreed(b"h2", b"http/1.1"), b"http/1.1")
+
+    def test_alpn_of_others_is_declined(self) -> None:
+        """One that offers none of ours goes on without, as one does that offers nothing."""
+        self.assertEqual(self.agreed(b"h2"), b"")
+
+    def test_no_alpn(self) -> None:
+        """A client without ALPN is served as ever."""
+        self.assertEqual(self.agreed(), b"")
 
     def test_an_ending_certificate_is_complained_of(self) -> None:
         """Less than a month before its end the log says so, and how to renew."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import os
+import shutil
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +14,12 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
+from cortextx.app import certificates
 from cortextx.app.certificates import TlsFiles
 from cortextx.app.linesocket import OpError
 from cortextx.app.listening import ServerTls
 from cortextx.app.reload import FIXED, Reloader
+from cortextx.app.statedir import StateDir
 from cortextx.errors import ConfigError
 from cortextx.fleet.server import tokens
 from cortextx.fleet.server.service import FleetServer
@@ -122,6 +127,44 @@ class Reloading(SynchronousTestCase):
         self.successResultOf(self.reload(yes=True))
         self.assertEqual(self.fleet.settings.server.min_agent_version, "0.2.0")
         self.want(min_agent_version="0.2.1")
+        self.successResultOf(self.reload())
+
+    def with_tls(self, directory: StateDir, now: dt.datetime) -> None:
+        """Serve with a certificate of its own, at that time."""
+        certificates.init(directory, ["localhost"], now)
+        tls = ServerTls(certificates.tls_files(directory, None, None))
+        tls.prepare()()
+        assert tls.shown is not None
+        self.fleet.ca_pin = tls.shown.ca_pin
+        self.fleet.wall = lambda: round(now.timestamp() * 1e6)
+        self.reloader = Reloader(Clock(), lambda: self.fleet, tls, self.reread)
+
+    def test_another_ca_wants_a_yes(self) -> None:
+        """Files of another CA would lock out every host that was enrolled with the one before
+        (F34, F40): that is refused, or with a yes invitations carry the new pin from then on."""
+        above = self.mktemp()
+        one, other = StateDir(os.path.join(above, "1")), StateDir(os.path.join(above, "2"))
+        now = dt.datetime.now(dt.UTC)
+        self.with_tls(one, now)
+        before = self.fleet.ca_pin
+        certificates.init(other, ["localhost"], now)
+        for name in os.listdir(certificates.tls_dir(other)):
+            shutil.copy(os.path.join(certificates.tls_dir(other), name), certificates.tls_dir(one))
+        self.host("web1", "0.1.0", "active")
+        failure = self.failureResultOf(self.reload(), OpError)
+        self.assertEqual(failure.value.code, "would_strand")
+        self.assertEqual(self.fleet.ca_pin, before)
+        self.successResultOf(self.reload(yes=True))
+        self.assertNotIn(self.fleet.ca_pin, (before, None))
+
+    def test_a_certificate_that_has_ended(self) -> None:
+        """It is not shown in place of one that is still good."""
+        directory, now = StateDir(os.path.join(self.mktemp(), "s")), dt.datetime.now(dt.UTC)
+        self.with_tls(directory, now)
+        certificates.renew(directory, [], now - dt.timedelta(days=500))
+        failure = self.failureResultOf(self.reload(), ConfigError)
+        self.assertIn("has not ended", str(failure.value))
+        certificates.renew(directory, [], now)
         self.successResultOf(self.reload())
 
     def test_new_sessions_have_it(self) -> None:

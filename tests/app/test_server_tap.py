@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import io
 import os
 import shutil
@@ -18,7 +19,7 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from cortextx.app import server_tap
+from cortextx.app import certificates, server_tap
 from cortextx.app.linesocket import OpError
 from cortextx.app.server_tap import Options, ServerService, makeService
 from cortextx.app.statedir import StateDir
@@ -144,16 +145,50 @@ class Settings(OptionCase):
         error = self.assertRaises(UsageError, self.parse, "--check")
         self.assertIn("directory", str(error))
 
+    def test_check_wants_the_certificate(self) -> None:
+        """--check refuses a tls: endpoint whose certificate is not there, and says how to make
+        one; with it the configuration is good."""
+        error = self.assertRaises(UsageError, self.parse, "--check", "--listen", "tls:8600")
+        self.assertIn("tls init", str(error))
+        certificates.init(StateDir(self.state), ["localhost"], dt.datetime.now(dt.UTC))
+        with contextlib.redirect_stdout(io.StringIO()):
+            end = self.assertRaises(SystemExit, self.parse, "--check", "--listen", "tls:8600")
+        self.assertEqual(end.code, 0)
+
+    def test_check_understands_endpoints(self) -> None:
+        """--check refuses what no endpoint's parser takes, and leaves alone what only the
+        surroundings could tell."""
+        for bad in ("tcp:nonsense:interface=127.0.0.1", "unix:/x:mode=abc", "ssl:1"):
+            self.assertRaises(UsageError, self.parse, "--check", "--listen", bad)
+
+    def test_a_public_url_that_is_none(self) -> None:
+        """public_url must be a ws or wss URL that can be taken apart."""
+        for url in ("wss://[::1", "wss://", "https://logs.example", "wss://logs.example:99999"):
+            environ = {"CORTEXTX_SERVER_PUBLIC_URL": url}
+            error = self.assertRaises(UsageError, self.parse, **environ)
+            self.assertIn("PUBLIC_URL", str(error))
+
+    def test_an_interval_without_end(self) -> None:
+        """[agent_config] has the bounds of what is set at run time: none that cannot be sent."""
+        config = "heartbeat_interval_secs = 30\nmax_batch_entries = 1000\n"
+        config += "flush_interval_ms = 200\nprobe_concurrency = 4\nlog_sources = []\n"
+        os.mkdir(self.state)
+        for seconds in (2**70, 2**62, 0):
+            with open(os.path.join(self.state, "cortex-server.toml"), "w") as file:
+                file.write(f"[agent_config]\n{config}metrics_interval_secs = {seconds}\n")
+            error = self.assertRaises(UsageError, self.parse)
+            self.assertIn("agent_config.metrics_interval_secs", str(error))
+
     def test_below_twistd_only_the_fault_is_said(self) -> None:
         """twistd would print its own usage before a usage error: below it the process ends
-        with 1 and the fault on stderr."""
+        with 2, as the command line does for a wrong value, and the fault on stderr."""
         options = Options({})
         options.parent = Options({})
         with contextlib.redirect_stderr(io.StringIO()) as said:
             end = self.assertRaises(
                 SystemExit, options.parseOptions, ["--state-dir", self.state, "--listen", "bad"]
             )
-        self.assertEqual(end.code, 1)
+        self.assertEqual(end.code, 2)
         self.assertTrue(said.getvalue().startswith("cortex-server: command line: server.listen"))
 
     def test_check_says_good(self) -> None:
@@ -267,7 +302,9 @@ class Starting(SynchronousTestCase):
         begun is undone."""
         self.service.startService()
         self.store.starting.errback(SchemaTooNew("made by a newer version"))
-        self.assertEqual(self.failures, ["made by a newer version"])
+        [said] = self.failures
+        for part in ("made by a newer version", "store.db", "update cortextx"):
+            self.assertIn(part, said)
         self.assertEqual(self.reactor.tcpServers, [])
         self.assertFalse(self.exists("run", "cortex-server.address"))
         another = StateDir(self.place.path)

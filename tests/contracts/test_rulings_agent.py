@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -15,19 +16,24 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from cortextx.errors import ConfigError
 from cortextx.fleet.agent.actions import (
+    CancelProbes,
     Close,
     Configure,
     Connect,
     DeleteToken,
     PauseSources,
     ReadBatch,
+    RunProbe,
     Say,
     SetAside,
     StoreToken,
 )
+from cortextx.fleet.agent.asked import ProbeError
+from cortextx.fleet.agent.buffer_lane import BufferStatus
 from cortextx.fleet.agent.entries import encode_body
 from cortextx.fleet.agent.policy import LeftOut, is_pattern, plan
 from cortextx.fleet.agent.reports import refusal_reported
+from cortextx.fleet.agent.samples import agent_samples, bounded, host_samples
 from cortextx.fleet.agent.settings import (
     DEFAULT_ALLOW,
     AgentSettings,
@@ -37,11 +43,15 @@ from cortextx.fleet.agent.settings import (
 )
 from cortextx.fleet.agent.settings import ServerTable as AgentServerTable
 from cortextx.fleet.agent.sources.lines import RecordEncoder, pieces
+from cortextx.fleet.agent.sources.report import SourceReport
 from cortextx.fleet.contract import (
     DEFAULT_AGENT_CONFIG,
     MAX_ENTRY_BYTES,
+    Code,
     LogEntry,
     LogSourceConfig,
+    MetricsParams,
+    ProbeOutput,
 )
 from cortextx.testing.disk import SimulatedDisk
 from tests.contracts import examples, schemas
@@ -80,8 +90,41 @@ class Frames(SynchronousTestCase):
         push, _ = kit.push(link, 1, 3)
         self.assertEqual(schemas.faults(schemas.PUSH_PARAMS, push["params"]), [])
         asked = message(id=5, method="probe.request", params=examples.PARAMS["probe.request"])
-        [answer] = sent(link.frame_received(asked, 0.0))
+        [probe] = only(RunProbe, link.frame_received(asked, 0.0))
+        self.assertEqual((probe.probe, probe.args, probe.seconds), ("proc.top", {"count": 5}, 2.0))
+        output = ProbeOutput(output=msgspec.Raw(b"[1]"), duration_ms=3)
+        [answer] = sent(link.probe_done(probe.ticket, output, 0.1))
+        self.assertEqual((answer["id"], answer["result"]["output"]), (5, [1]))
+        self.assertEqual(schemas.faults(schemas.PROBE_OUTPUT, answer["result"]), [])
+        [probe] = only(RunProbe, link.frame_received(asked, 0.2))
+        error = ProbeError(Code.PROBE_UNAVAILABLE, {"probe": "proc.top"})
+        [answer] = sent(link.probe_done(probe.ticket, error, 0.3))
         self.assertEqual((answer["id"], answer["error"]["code"]), (5, -32010))
+
+    def test_f24_the_agents_samples(self) -> None:
+        """What the agent measures of a host is a metrics.push of the contract's shape."""
+        status = BufferStatus(depth=3, evicted=7)
+        report = SourceReport("x", "file", counters={"entries": 2})
+        rules = {"r": {"dropped": 1}}
+        samples = [*agent_samples(status, [report], rules), *host_samples()]
+        at = datetime(2026, 5, 16, tzinfo=UTC)
+        params = MetricsParams(ts=at, samples=bounded(samples))
+        wire = json.loads(msgspec.json.encode(params))
+        self.assertEqual(schemas.faults(schemas.METRICS_PARAMS, wire), [])
+        values = {one["name"]: one["value"] for one in wire["samples"]}
+        self.assertEqual((values["buffer_entries"], values["buffer_evicted_entries"]), (3, 7))
+        self.assertEqual((values["source_entries_total"], values["rule_dropped_total"]), (2, 1))
+        self.assertLessEqual({"load1", "mem_used_pct", "agent_rss_bytes"}, set(values))
+
+    def test_f27_f44_probes_of_a_connection_that_is_gone(self) -> None:
+        """Their answer goes to nobody, on this connection or the next, and they end."""
+        link = make()
+        activate(link)
+        asked = message(id=5, method="probe.request", params=examples.PARAMS["probe.request"])
+        [probe] = only(RunProbe, link.frame_received(asked, 0.0))
+        self.assertEqual(len(only(CancelProbes, link.peer_lost("reset", 1.0))), 1)
+        output = ProbeOutput(output=None, duration_ms=1)
+        self.assertEqual(sent(link.probe_done(probe.ticket, output, 1.1)), [])
 
     def test_f42_entries_are_raw_utf8(self) -> None:
         """A body keeps letters as they are and is a LogBatchEntry of the schema."""

@@ -172,7 +172,8 @@ class SyntaxErrorTests(SynchronousTestCase):
         self.assertRaises(JsonShapeError, DECODER.decode, b'{"entries":[5]}')
 
     def test_deep_nesting_is_an_error_and_no_crash(self) -> None:
-        for levels in (2_000, 100_000):
+        # Python 3.13 lets native code go 10,000 deep, where 3.11 stops at 1,000.
+        for levels in (20_000, 100_000):
             for text in (b"[" * levels, b"[" * levels + b"]" * levels, b'{"a":' * levels):
                 self.assertRaises(JsonSyntaxError, jsontext.decode, text)
                 self.assertRaises(JsonSyntaxError, DECODER.decode, b'{"entries":' + text)
@@ -265,7 +266,7 @@ class EncodeTests(SynchronousTestCase):
 
     def test_what_json_cannot_say_is_our_fault(self) -> None:
         deep: list[Any] = []
-        for _ in range(5_000):
+        for _ in range(20_000):
             deep = [deep]
         for value in ("\ud800", {"\ud800": 1}, object(), deep):
             error = self.assertRaises(LocalProtocolError, jsontext.encode, value)

@@ -27,6 +27,20 @@ class ReadingTests(SynchronousTestCase):
         assert isinstance(mark, SourceGap)
         self.assertEqual((mark.source, mark.detail), ("file:/a", "12 bytes unread"))
 
+    def test_a_gap_says_why_and_how_much(self) -> None:
+        """What an agent reports of a source is understood: its reason and what is known."""
+        body = reports.gap_reported(
+            "custom:dev", "kernel_dropped", 0, count=3, unread_bytes=12, detail="full queue"
+        )
+        mark = read_mark(body[body.index(b'"metadata":') + 11 : -1])
+        assert isinstance(mark, SourceGap)
+        self.assertEqual((mark.source, mark.reason), ("custom:dev", "kernel_dropped"))
+        self.assertEqual(mark.detail, "12 bytes unread, 3 entries, full queue")
+        body = reports.limited_reported("noisy", 9, 0)
+        mark = read_mark(body[body.index(b'"metadata":') + 11 : -1])
+        assert isinstance(mark, SourceGap)
+        self.assertEqual((mark.source, mark.reason, mark.count), ("rule:noisy", "rate_limited", 9))
+
     def test_anything_else_says_nothing(self) -> None:
         lost = '{"cortextx":{"lost":%s}}'
         odd: list[Any] = [None, "", b"", "{}", "null", "[]", "{", b"\xff", "[" * 5000,

@@ -22,6 +22,7 @@ class Inode:
     mtime: int = 0
     delivered: list[bytes] = field(default_factory=list)
     due: int = 0
+    known: bool = False
     """Whole records that must be delivered before the next file's first."""
 
     @property
@@ -37,6 +38,8 @@ class FakeFiles:
         self.held: dict[tuple[object, int], Inode] = {}
         self.clock = 0
         self.highest = 0
+        self.made: list[Inode] = []
+        self.changes = 1
 
     def create(self, path: str, data: bytes = b"", fresh: bool = False) -> Inode:
         """A new file; `fresh` in an inode that was never used, for a file that has the
@@ -47,6 +50,8 @@ class FakeFiles:
         if fresh:
             number = self.highest = self.highest + 1
         inode = self.names[path] = Inode(number)
+        self.made.append(inode)
+        self.changes += 1
         self.write(inode, data)
         return inode
 
@@ -62,9 +67,17 @@ class FakeFiles:
 
     def rename(self, old: str, new: str) -> None:
         self.names[new] = self.names.pop(old)
+        self.changes += 1
+
+    def replace(self, path: str, data: bytes) -> Inode:
+        """Put a new file in the place of another in one step."""
+        self.create(f"{path}.new", data, fresh=True)
+        self.rename(f"{path}.new", path)
+        return self.names[path]
 
     def unlink(self, path: str) -> None:
         del self.names[path]
+        self.changes += 1
 
     def stat(self, inode: Inode) -> FileStat:
         links = sum(1 for other in self.names.values() if other is inode)
@@ -85,7 +98,12 @@ class FakeAgent:
         self.pattern = pattern
         self.now = 1000.0
         self.kept = dict(kept or {})
-        self.tailer = Tailer("s", settings or TailSettings(rotate_wait=5.0), self.kept)
+        self.tailer = Tailer(
+            "s",
+            settings or TailSettings(rotate_wait=5.0),
+            self.kept,
+            lambda home: fnmatch.fnmatch(home, self.pattern),
+        )
         self.puts: list[tuple[Inode | None, Emit | Keep | Gap]] = []
         self.emitted: list[Emit] = []
         self.gaps: list[Gap] = []
@@ -99,8 +117,10 @@ class FakeAgent:
         listed = set(watch.directories)
         for home, (identity, path) in watch.homes.items():
             here = (DEV, names[home].number) if home in matched else None
-            if here != identity and (here is not None or home not in watch.vacant):
-                listed.add(os.path.dirname(path))
+            directory = os.path.dirname(path)
+            calm = home in watch.vacant and watch.listed.get(directory) == self.files.changes
+            if here != identity and not (here is None and calm):
+                listed.add(directory)
         shown = matched | {p for p in names if os.path.dirname(p) in listed}
         shown |= {p for p in watch.strays if p in names}
         seen = [Seen(p, p, self.files.stat(names[p]), p in matched) for p in sorted(shown)]
@@ -111,7 +131,11 @@ class FakeAgent:
                 inode = self.files.held[(self, handle)]
                 path = next((p for p, i in names.items() if i is inode), None)
                 handles[handle] = (self.files.stat(inode), path)
-        self.take(self.tailer.scanned(Scan(seen, handles, frozenset(listed)), self.now))
+        self.take(
+            self.tailer.scanned(
+                Scan(seen, handles, dict.fromkeys(listed, self.files.changes)), self.now
+            )
+        )
 
     def take(self, actions: list) -> None:
         for action in actions:
@@ -163,7 +187,10 @@ class FakeAgent:
         if isinstance(action, Emit):
             self.emitted.append(action)
             if inode is not None:
-                inode.delivered.extend(action.records)
+                records = list(action.records)
+                if action.part > 1:
+                    inode.delivered[-1] += records.pop(0)
+                inode.delivered.extend(records)
             self.take(self.tailer.put_durable(action.handle, self.now))
         return True
 

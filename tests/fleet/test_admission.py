@@ -109,6 +109,41 @@ class Hellos(SynchronousTestCase):
         self.assertFalse(judge.admits_hello(AWAY))
         self.assertEqual((judge.hellos_in_flight, judge.refused_hellos), (2, 2))
 
+    def test_one_sources_share(self) -> None:
+        """One source takes its own share of the room at most; IPv6 counts by its /64. One
+        that said hello, or is gone, makes room for the next."""
+        judge = Admission(AdmissionLimits(0, 100, (), hellos_per_source=2))
+        for name in ("a", "b"):
+            judge.hello_began(name, "2001:db8::1")
+        self.assertFalse(judge.admits_hello("2001:db8::99"))
+        self.assertTrue(judge.admits_hello(AWAY))
+        judge.hello_over("a")
+        self.assertTrue(judge.admits_hello("2001:db8::99"))
+        judge.hello_over("b")
+        self.assertEqual(judge._of_source, {})
+
+
+class Forwarded(SynchronousTestCase):
+    """What a proxy says of a source is a word, no fact."""
+
+    def test_no_address_is_no_unix_socket(self) -> None:
+        """An X-Forwarded-For that names nothing is counted, with all that name nothing."""
+        judge = Admission(AdmissionLimits(1, 1, DEFAULT.exempt))
+        words = ("", "unknown", "unix:")
+        seen = [judge.admits(word, 0.0, forwarded=True) for word in words]
+        self.assertEqual(seen, [True, False, False])
+        judge.hello_began("x", "", forwarded=True)
+        self.assertFalse(judge.admits_hello("", forwarded=True))
+
+    def test_loopback_in_it_is_not_exempt(self) -> None:
+        """Anybody can write 127.0.0.1 there; networks that were exempted on purpose stay so."""
+        judge = Admission(AdmissionLimits(1, 1, networks(("127.0.0.0/8", "::1", "10.0.0.0/8"))))
+        for address in ("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.2"):
+            self.assertTrue(judge.admits(address, 0.0, forwarded=True))
+            self.assertFalse(judge.admits(address, 0.0, forwarded=True), address)
+        self.assertTrue(all(judge.admits("10.1.2.3", 0.0, forwarded=True) for _ in range(5)))
+        self.assertTrue(all(judge.admits("127.0.0.1", 0.0) for _ in range(5)))
+
 
 class Settings(SynchronousTestCase):
     def test_exempt_networks_are_checked(self) -> None:

@@ -107,7 +107,7 @@ class Identities(SynchronousTestCase):
         self.assertIsNone(found.enrolment)
         self.assertEqual(stat.S_IMODE(os.stat(self.files.path("token")).st_mode), 0o600)
 
-    def test_another_machine_is_refused(self) -> None:
+    def test_a55_another_machine_is_refused(self) -> None:
         """A state that was copied to another machine does not start (F14, A55)."""
         self.files.enrol(URL, TOKEN)
         self.files.bind()

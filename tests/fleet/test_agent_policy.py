@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -17,7 +19,14 @@ from cortextx.fleet.agent.settings import (
     check,
 )
 from cortextx.fleet.agent.sources.globs import glob_test
+from cortextx.fleet.agent.tables import MultilineTable, RuleTable
 from cortextx.fleet.contract import DEFAULT_AGENT_CONFIG, LogSourceConfig
+
+
+def of(**members: Any) -> AgentSettings:
+    """Settings with one source."""
+    return AgentSettings(sources=(SourceTable(**members),))
+
 
 ASKED = DEFAULT_AGENT_CONFIG.log_sources
 
@@ -30,10 +39,52 @@ class Policy(SynchronousTestCase):
     def test_the_defaults(self) -> None:
         """Of the server's default list files run; the rest is named with a reason (F18)."""
         found = plan(ASKED, DEFAULT_ALLOW, ())
-        self.assertEqual([source.path for source in found.run], ["/var/log/**/*.log"])
-        why = {left.kind: left.why for left in found.left_out}
-        self.assertIn("not available", why["journald"])
-        self.assertIn("allow_sources", why["docker"])
+        self.assertEqual([s.name for s in found.run], ["journald", "/var/log/**/*.log"])
+        [left] = found.left_out
+        self.assertEqual(left.kind, "docker")
+        self.assertIn("allow_sources", left.why)
+
+    def test_what_a_host_lacks_does_not_run(self) -> None:
+        """Without journalctl or the daemon's socket a source is left out, with the reason."""
+        lacking = {"journald": "no journalctl", "docker": "no socket"}
+        local = [SourceTable(kind="docker")]
+        found = plan(ASKED, ("journald",), local, lacking)
+        self.assertEqual(found.run, ())
+        why = [(left.kind, left.origin, left.why) for left in found.left_out]
+        self.assertIn(("docker", "local", "no socket"), why)
+        self.assertIn(("journald", "server", "no journalctl"), why)
+
+    def test_what_only_the_agent_declares(self) -> None:
+        """A server starts no custom source (F18); one journal and one daemon are read once,
+        as this host has declared it."""
+        custom = LogSourceConfig(kind="custom", path="switches")
+        asked = [custom, LogSourceConfig(kind="journald"), LogSourceConfig(kind="docker")]
+        allow = ("journald", "docker", "custom:switches")
+        self.assertEqual([left.kind for left in plan(asked, allow, ()).left_out], ["custom"])
+        local = [
+            SourceTable(kind="custom", name="switches", type="stdin"),
+            SourceTable(kind="journald", name="web", units=("nginx.service",)),
+        ]
+        found = plan(asked, allow, local)
+        names = [(source.name, source.origin) for source in found.run]
+        self.assertEqual(names, [("switches", "local"), ("web", "local"), ("docker", "server")])
+        self.assertEqual(found.left_out, ())
+        made = groups(found.run, allow)
+        self.assertEqual([group.kind for group in made], ["custom", "journald", "docker"])
+        self.assertEqual(made[1].table.units, ("nginx.service",))
+
+    def test_a_servers_filter(self) -> None:
+        """A filter is a journal's match, or a glob on containers' names; elsewhere it is told
+        that nothing is filtered."""
+        asked = [
+            LogSourceConfig(kind="journald", filter="_TRANSPORT=journal"),
+            LogSourceConfig(kind="docker", filter="web-*"),
+            LogSourceConfig(kind="file", path="/var/log/a.log", filter="x"),
+        ]
+        journal, docker, files = plan(asked, (*DEFAULT_ALLOW, "docker"), ()).run
+        self.assertEqual(journal.table.matches, ("_TRANSPORT=journal",))
+        self.assertEqual(docker.table.include, ("web-*",))
+        self.assertIn("nothing is filtered", files.note or "")
 
     def test_the_local_policy_wins(self) -> None:
         """What is not allowed does not run, whoever asks; what is local always does (F18)."""
@@ -74,10 +125,25 @@ class Policy(SynchronousTestCase):
     def test_no_file_is_read_twice(self) -> None:
         """All globs with one start are one source, which reads a file once."""
         local = [SourceTable(kind="file", path=f"/srv/{name}/*") for name in "ab"]
-        found = groups(plan(ASKED, DEFAULT_ALLOW, local).run, DEFAULT_ALLOW)
+        run = plan(ASKED, DEFAULT_ALLOW, local).run
+        found = [group for group in groups(run, DEFAULT_ALLOW) if group.kind == "file"]
         self.assertEqual(len(found), 1)
         self.assertEqual(found[0].paths, ("/srv/a/*", "/srv/b/*", "/var/log/**/*.log"))
         self.assertEqual(found[0].allowed, ("/srv/a/*", "/srv/b/*", "/var/log/**"))
+
+    def test_a_file_that_is_read_in_its_own_way_is_read_once(self) -> None:
+        """A source that says how its files are read has them for itself; the others leave
+        them out, and the groups' names do not change with the paths."""
+        local = [
+            SourceTable(kind="file", path="/var/log/app/*.log", name="app", encoding="latin-1"),
+            SourceTable(kind="file", path="/var/log/new/*", start="end"),
+        ]
+        own, end, rest = groups(plan(ASKED, DEFAULT_ALLOW, local).run, ())[:3]
+        self.assertEqual((own.name, own.paths, own.excluded), ("files-of-app", own.paths, ()))
+        self.assertEqual((end.name, end.excluded), ("files-from-end", ("/var/log/app/*.log",)))
+        excluded = ("/var/log/app/*.log", "/var/log/new/*")
+        self.assertEqual((rest.name, rest.excluded), ("files", excluded))
+        self.assertEqual(len({own, end, rest}), 3)
 
 
 class Settings(SynchronousTestCase):
@@ -109,6 +175,24 @@ class Settings(SynchronousTestCase):
             (AgentSettings(agent=AgentTable(allow_sources=("files",))), "agent.allow_sources"),
             (AgentSettings(agent=AgentTable(allow_sources=("file:x",))), "agent.allow_sources"),
             (AgentSettings(sources=(SourceTable(kind="file"),)), "sources[0].path"),
+            (of(kind="file", path="/a", units=("x",)), "sources[0].units"),
+            (of(kind="file", path="/a", exclude=("b",)), "sources[0].exclude[0]"),
+            (of(kind="file", path="/a", timezone="Mars/Base"), "sources[0].timezone"),
+            (of(kind="file", path="/a", multiline=MultilineTable()), "sources[0].multiline"),
+            (of(kind="journald", matches=("x",)), "sources[0].matches[0]"),
+            (of(kind="journald", start="end", since="1h"), "sources[0].since"),
+            (of(kind="docker", socket="x"), "sources[0].socket"),
+            (of(kind="custom", name="x"), "sources[0].type"),
+            (of(kind="custom", type="stdin"), "sources[0].name"),
+            (of(kind="custom", type="stdin", name="cortextx"), "sources[0].name"),
+            (of(kind="custom", type="stdin", name="x", listen="y"), "sources[0].listen"),
+            (of(kind="custom", type="syslog-udp", name="x"), "sources[0].listen"),
+            (
+                of(kind="custom", type="syslog-tls", name="x", listen="[::1]:5"),
+                "sources[0].certificate",
+            ),
+            (of(kind="custom", type="exec", name="x", command=("ls",)), "sources[0].command"),
+            (AgentSettings(rules=(RuleTable(action="sample"),)), "rules[0].keep"),
             (AgentSettings(sources=(source, source)), "sources[1].name"),
             (AgentSettings(agent=AgentTable(buffer_hard_mib=256)), "agent.buffer_hard_mib"),
         ):

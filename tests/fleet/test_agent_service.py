@@ -19,12 +19,16 @@ from cortextx.errors import ConfigError, StoreError, StoreFull
 from cortextx.fleet.agent.buffer import Batch, Numbering
 from cortextx.fleet.agent.buffer_lane import BufferStatus
 from cortextx.fleet.agent.buffer_state import LOSSES_KEY, Loss
+from cortextx.fleet.agent.changing import TRIAL_SECONDS
 from cortextx.fleet.agent.identity import IdentityFiles
-from cortextx.fleet.agent.policy import FileGroup
+from cortextx.fleet.agent.policy import SourceGroup
+from cortextx.fleet.agent.probes.registry import ProbeState
+from cortextx.fleet.agent.probes.verdicts import ProbeRefused, ProbeResult
 from cortextx.fleet.agent.service import AgentService
 from cortextx.fleet.agent.settings import AgentSettings, AgentTable, SourceTable
-from cortextx.fleet.agent.sources.file import FileReport
 from cortextx.fleet.agent.sources.identity import Checkpoint
+from cortextx.fleet.agent.sources.report import SourceReport
+from cortextx.fleet.contract import Code, MetricSample
 from cortextx.interfaces.fleet import ILogSource
 from tests.fleet.test_link import BODY, CONFIG, FRESH, TOKEN, message, refusal, welcome
 
@@ -46,8 +50,16 @@ class MemoryBuffer:
         self.kept: dict[str, bytes] = {}
         self.log: list[str] = []
         self.pressure = "ok"
+        self.kept_apart: list[str] = []
         self.reading: Exception | None = None
         self.refusing: Exception | None = None
+
+    def oldest(self) -> Deferred[bytes | None]:
+        waiting = self.entries[self.acked :]
+        return succeed(waiting[0] if waiting else None)
+
+    def apart(self) -> Deferred[list[str]]:
+        return succeed(self.kept_apart)
 
     @property
     def last(self) -> int:
@@ -135,20 +147,26 @@ class Lines:
         return self.made[-1]
 
 
+def told(files: Any = None, why: Any = None, faults: Any = None) -> SourceReport:
+    """What a file source would report."""
+    details = {"files": files, "why": why or {}, "faults": faults or {}}
+    return SourceReport("files", "file", details=details)
+
+
 @implementer(ILogSource)
 class Source:
     """A source that only notes what is done with it."""
 
-    def __init__(self, group: FileGroup, put: Any, checkpoints: dict[str, bytes]) -> None:
+    def __init__(self, group: SourceGroup, put: Any, checkpoints: dict[str, bytes]) -> None:
         self.name = group.name
         self.group = group
         self.put = put
         self.checkpoints = checkpoints
         self.state = "new"
-        self.told = FileReport(None, {}, {})
+        self.told = told()
         self.stopping: Deferred[None] | None = None
 
-    def report(self) -> FileReport:
+    def report(self) -> SourceReport:
         return self.told
 
     def start(self) -> None:
@@ -163,6 +181,37 @@ class Source:
     def stop(self) -> Deferred[None]:
         self.state = "stopped"
         return self.stopping or succeed(None)
+
+
+class Probes:
+    """A registry that runs what the test answers."""
+
+    def __init__(self) -> None:
+        self.offered = ["host.info"]
+        self.asked: list[tuple[str, Any, float, Deferred[Any]]] = []
+        self.at_once = 0
+        self.was_reset: list[str] = []
+        self.cancelled: list[str] = []
+
+    def supported(self) -> list[str]:
+        return list(self.offered)
+
+    def states(self) -> list[ProbeState]:
+        return [ProbeState("host.info", "x", True), ProbeState("cpu.top", "y", False, "disabled")]
+
+    def allow_at_once(self, number: int) -> None:
+        self.at_once = number
+
+    def reset(self, name: str) -> None:
+        self.was_reset.append(name)
+
+    def run(self, name: str, args: Any, timeout: float) -> Deferred[Any]:
+        done: Deferred[Any] = Deferred(lambda _: self.cancelled.append(name))
+        self.asked.append((name, args, timeout, done))
+        return done
+
+    def stop(self) -> Deferred[None]:
+        return succeed(None)
 
 
 class Threadless(Clock):
@@ -191,6 +240,7 @@ class Agents(SynchronousTestCase):
         self.buffer = MemoryBuffer()
         self.lines = Lines()
         self.sources: list[Source] = []
+        self.probes = Probes()
         self.agent = self.make()
         self.successResultOf(Deferred.fromCoroutine(self.agent.start()))
 
@@ -199,6 +249,7 @@ class Agents(SynchronousTestCase):
             self.sources.append(Source(*details))
             return self.sources[-1]
 
+        self.wall = 1_700_000_000.0
         return AgentService(
             self.clock,
             AgentSettings(
@@ -212,7 +263,9 @@ class Agents(SynchronousTestCase):
             source,
             version="0.1.0",
             random=lambda: 0.5,
-            wall=lambda: 1_700_000_000.0,
+            wall=lambda: self.wall,
+            probes=self.probes,  # type: ignore[arg-type]
+            sampler=lambda: [MetricSample(name="load1", value=0.5)],
         )
 
     @property
@@ -259,11 +312,11 @@ class Agents(SynchronousTestCase):
         that cannot be read, first, with the reason."""
         [row] = self.status()["sources"]
         self.assertEqual((row["files"], row["why"]), (None, None))
-        self.sources[0].told = FileReport({"/srv/*.log": 0}, {"/srv/*.log": "no file matches"}, {})
+        self.sources[0].told = told({"/srv/*.log": 0}, {"/srv/*.log": "no file matches"}, {})
         [row] = self.status()["sources"]
         self.assertEqual((row["files"], row["why"]), (0, "no file matches"))
         self.buffer.kept["file:x"] = CHECKPOINT
-        self.sources[0].told = FileReport({"/srv/*.log": 2}, {}, {"/srv/b.log": "denied"})
+        self.sources[0].told = told({"/srv/*.log": 2}, {}, {"/srv/b.log": "denied"})
         found = self.status()
         self.assertEqual((found["sources"][0]["files"], found["sources"][0]["why"]), (2, None))
         files = [(row["path"], row["offset"], row["why"]) for row in found["files"]]
@@ -484,3 +537,166 @@ class Agents(SynchronousTestCase):
         """The status holds no secret (F23)."""
         self.welcome(token=FRESH)
         self.assertNotIn(FRESH, repr(self.status()))
+
+    def own(self) -> list[dict[str, Any]]:
+        """The entries of the agent's own source."""
+        found = [json.loads(b"{" + body) for body in self.buffer.entries]
+        return [entry for entry in found if entry["source"] == "custom:cortextx"]
+
+    def update(self, **changed: Any) -> None:
+        """A config.update of now."""
+        config = {**CONFIG, "log_sources": [{"kind": "file", "path": "/var/log/**/*.log"}]}
+        params = {"config": {**config, **changed}}
+        self.line.answer(message(method="config.update", params=params))
+
+    def test_a58_a_configuration_whose_source_fails_is_rolled_back(self) -> None:
+        """The sources and the link follow the last good one again, a start keeps to it, and
+        the server is told which failed and why."""
+        self.welcome()
+        good = self.sources[-1].group.paths
+        self.update(log_sources=[{"kind": "file", "path": "/var/log/x"}], heartbeat_interval_secs=5)
+        self.assertEqual(self.status()["config"]["state"], "trying")
+        self.assertIn("/var/log/x", self.sources[-1].group.paths)
+        self.sources[-1].told = SourceReport("files", "file", "failed", "it broke")
+        self.clock.advance(1)
+        self.assertEqual(self.sources[-1].group.paths, good)
+        config = self.status()["config"]
+        self.assertEqual(
+            (config["state"], config["reason"]), ("rolled_back", "file files: it broke")
+        )
+        [entry] = self.own()
+        told = entry["metadata"]["cortextx"]["config"]
+        self.assertEqual((told["failed"], told["desired"]), (config["failed"],) * 2)
+        self.assertEqual(told["effective"], config["effective"])
+        again = self.make()
+        self.successResultOf(Deferred.fromCoroutine(again.start()))
+        self.assertEqual(self.sources[-1].group.paths, good)
+
+    def test_a58_a_configuration_that_does_well_is_kept(self) -> None:
+        """A start without the server begins with it, and the server is told."""
+        self.welcome()
+        self.update(log_sources=[])
+        for _ in range(int(TRIAL_SECONDS) + 2):
+            self.clock.advance(1)
+            self.line.hears.pinged()
+        self.assertEqual(self.status()["config"]["state"], "applied")
+        self.assertEqual(
+            [e["metadata"]["cortextx"]["config"]["state"] for e in self.own()], ["applied"]
+        )
+        again = self.make()
+        self.successResultOf(Deferred.fromCoroutine(again.start()))
+        self.assertEqual(self.sources[-1].group.paths, ("/srv/*.log",))
+
+    def test_a59_an_update_out_of_range_is_told_and_changes_nothing(self) -> None:
+        """The reason reaches the server; sources, numbers and link stay."""
+        self.welcome()
+        made = len(self.sources)
+        self.update(flush_interval_ms=1)
+        [entry] = self.own()
+        self.assertIn("flush_interval_ms", entry["metadata"]["cortextx"]["config"]["reason"])
+        self.assertEqual((len(self.sources), self.status()["state"]), (made, "active"))
+
+    def test_a_probe_from_request_to_answer(self) -> None:
+        """It runs with its arguments and time-out; its result, or its refusal, is the answer
+        (§4.6, F44), and probe_concurrency is the server's (F27)."""
+        self.welcome()
+        self.assertEqual(self.probes.at_once, CONFIG["probe_concurrency"])
+        params = {"probe": "host.info", "args": {"a": 1}, "timeout_ms": 500}
+        for id in ("one", 2):
+            self.line.answer(message(id=id, method="probe.request", params=params))
+        (name, args, timeout, first), (*_, second) = self.probes.asked
+        self.assertEqual((name, args, timeout), ("host.info", {"a": 1}, 0.5))
+        second.callback(ProbeResult(b'{"x":[1]}', 3))
+        answer = self.line.sent[-1]
+        self.assertEqual((answer["id"], answer["result"]["output"]), (2, {"x": [1]}))
+        first.errback(ProbeRefused(Code.INVALID_PARAMS, "no", {"field": "$.args.a"}))
+        answer = self.line.sent[-1]
+        self.assertEqual((answer["id"], answer["error"]["code"]), ("one", -32602))
+        self.assertEqual(answer["error"]["data"]["field"], "$.args.a")
+
+    def test_f27_a_probe_ends_with_its_connection(self) -> None:
+        """Its process is ended, nothing is answered, and nothing is run again."""
+        self.welcome()
+        params = {"probe": "host.info", "args": {}, "timeout_ms": 5000}
+        self.line.answer(message(id=1, method="probe.request", params=params))
+        self.line.hears.lost("reset")
+        self.assertEqual(self.probes.cancelled, ["host.info"])
+        self.clock.advance(1)
+        self.welcome()
+        self.assertEqual(len(self.probes.asked), 1)
+
+    def test_the_hello_tells_what_can_be_done_now(self) -> None:
+        """A probe that was disabled meanwhile is not offered any more (§8, A61)."""
+        self.line.hears.opened()
+        can = self.line.sent[0]["params"]["capabilities"]
+        self.assertEqual(can["supported_probes"], ["host.info"])
+        self.assertEqual(can["sources"], ["custom", "docker", "file", "journald"])
+        self.probes.offered = []
+        self.line.hears.lost("reset")
+        self.clock.advance(1)
+        self.line.hears.opened()
+        self.assertEqual(self.line.sent[0]["params"]["capabilities"]["supported_probes"], [])
+        self.agent.reset_probe("cpu.top")
+        self.assertEqual(self.probes.was_reset, ["cpu.top"])
+
+    def test_samples_are_pushed(self) -> None:
+        """The host's and the agent's own, evictions among them (F19, F24)."""
+        self.welcome(config={**CONFIG, "metrics_interval_secs": 20, "log_sources": []})
+        self.buffer.status = BufferStatus(next_seq=1, evicted=7)
+        self.clock.advance(10)
+        [push] = [frame for frame in self.line.sent if frame["method"] == "metrics.push"]
+        values = {one["name"]: one["value"] for one in push["params"]["samples"]}
+        self.assertEqual((values["load1"], values["buffer_evicted_entries"]), (0.5, 7))
+        self.line.answer(message(id=push["id"], result={"accepted": 5, "dropped": 1}))
+        found = self.status()
+        self.assertEqual((found["samples_accepted"], found["samples_dropped"]), (5, 1))
+
+    def test_a37_health_is_red_until_acknowledged(self) -> None:
+        """Damaged parts keep it red, a broken link yellow; else it is green."""
+        self.assertEqual(self.status()["health"], "yellow")
+        self.welcome()
+        self.assertEqual(self.status()["health"], "green")
+        self.buffer.kept_apart = ["quarantine-1"]
+        found = self.status()
+        self.assertEqual((found["health"], found["unacknowledged"]), ("red", ["quarantine-1"]))
+
+    def test_a43_the_status_tells_the_backlog(self) -> None:
+        """How much waits, and since when."""
+        self.sources[0].put([BODY, BODY], {})
+        found = self.status()
+        self.assertEqual((found["backlog_entries"], found["connected"]), (2, False))
+        self.assertEqual(found["oldest_unsent"], "2026-05-16T19:42:50.123Z")
+
+    def test_a44_order_and_age_refuse_nothing(self) -> None:
+        """Entries go out as they were put, whatever their times are."""
+        self.welcome()
+        times = ("2026-01-01T00:00:00Z", "1970-01-01T00:00:00Z", "2099-01-01T00:00:00Z")
+        bodies = [BODY.replace(b"2026-05-16T19:42:50.123Z", at.encode()) for at in times]
+        self.sources[-1].put(bodies, {})
+        self.clock.advance(0.2)
+        entries = self.line.sent[-1]["params"]["entries"]
+        self.assertEqual([(one["seq"], one["ts"]) for one in entries], list(enumerate(times, 1)))
+
+    def test_a46_a_clock_that_jumps(self) -> None:
+        """Neither numbers nor heartbeats care for the wall clock; a beat tells what it is."""
+        self.welcome()
+        for wall in (0.0, 4_000_000_000.0):
+            self.wall = wall
+            before = len(self.line.sent)
+            for _ in range(30):
+                self.clock.advance(1)
+                self.line.hears.pinged()
+            beats = [f for f in self.line.sent[before:] if f["method"] == "agent.heartbeat"]
+            self.assertIn(len(beats), (1, 2))
+        self.assertEqual(self.status()["state"], "active")
+
+    def test_a55_a_clone_is_noticed(self) -> None:
+        """Who keeps losing its place to another agent with its identity says so."""
+        for number in range(3):
+            self.assertFalse(self.status()["probable_clone"], number)
+            self.welcome()
+            self.line.hears.lost("the server closed the connection (1000 superseded)")
+            self.clock.advance(1)
+        self.assertTrue(self.status()["probable_clone"])
+        self.clock.advance(700)
+        self.assertFalse(self.status()["probable_clone"])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from cortextx.fleet.server.audit import Audit, AuditRange, audit
+from cortextx.fleet.server.audit import PAGE, Audit, AuditRange, every_gap
 from cortextx.fleet.server.clones import MAX_HOSTS, SECONDS, SUPERSESSIONS, CloneReport, CloneWatch
 from cortextx.interfaces.fleet import Gap
 
@@ -16,31 +19,35 @@ TRUNCATED = Gap(HOST, None, None, 3000, "truncated", "file:/x")
 
 class AuditTests(SynchronousTestCase):
     def look(self, *gaps: Gap, accepted: int = 100, **asked: int) -> Audit:
-        return audit(accepted, gaps, AuditRange(**asked))
+        found = Audit(accepted, AuditRange(**asked))
+        self.taken = found.take(gaps)
+        return found
 
     def test_nothing_missing_is_complete(self) -> None:
         """Without gaps a host is complete."""
-        self.assertEqual(self.look(), Audit((), 0, 0))
+        found = self.look()
+        self.assertEqual((self.taken, found.missing, found.awaited), ([], 0, 0))
         self.assertTrue(self.look().complete)
 
     def test_gaps_are_counted(self) -> None:
         """All are told, with how many seqs they hold; one without seqs holds none (F37)."""
         found = self.look(EVICTED, UNKNOWN, TRUNCATED)
-        self.assertEqual(found, Audit((EVICTED, UNKNOWN, TRUNCATED), 11, 0))
+        self.assertEqual(self.taken, [EVICTED, UNKNOWN, TRUNCATED])
+        self.assertEqual((found.count, found.missing, found.awaited), (3, 11, 0))
         self.assertFalse(found.complete)
 
     def test_a_range_of_seqs(self) -> None:
         """Only what overlaps it counts, and only as far as it does; both ends belong to it."""
-        self.assertEqual(
-            self.look(EVICTED, UNKNOWN, from_seq=19, to_seq=39), Audit((EVICTED,), 1, 0)
-        )
+        found = self.look(EVICTED, UNKNOWN, from_seq=19, to_seq=39)
+        self.assertEqual((self.taken, found.missing, found.awaited), ([EVICTED], 1, 0))
         self.assertTrue(self.look(EVICTED, UNKNOWN, from_seq=20, to_seq=39).complete)
-        self.assertEqual(self.look(TRUNCATED, from_seq=20, to_seq=39).gaps, (TRUNCATED,))
+        self.look(TRUNCATED, from_seq=20, to_seq=39)
+        self.assertEqual(self.taken, [TRUNCATED])
 
     def test_a_span_of_time(self) -> None:
         """`since` is inclusive, `until` exclusive."""
-        found = self.look(EVICTED, UNKNOWN, TRUNCATED, since=1000, until=3000)
-        self.assertEqual(found.gaps, (EVICTED, UNKNOWN))
+        self.look(EVICTED, UNKNOWN, TRUNCATED, since=1000, until=3000)
+        self.assertEqual(self.taken, [EVICTED, UNKNOWN])
 
     def test_what_has_not_come_is_no_loss_but_not_here(self) -> None:
         """A range beyond accepted_seq is awaited, so it is not called complete."""
@@ -48,6 +55,33 @@ class AuditTests(SynchronousTestCase):
         self.assertEqual((found.missing, found.awaited, found.complete), (0, 5, False))
         self.assertEqual(self.look(from_seq=104, to_seq=105).awaited, 2)
         self.assertEqual(self.look(from_seq=50, to_seq=60).awaited, 0)
+
+
+class PagesTests(SynchronousTestCase):
+    def test_no_gap_is_left_out_between_pages(self) -> None:
+        """However many there are they come page by page, also from a time on."""
+        gaps = [Gap(HOST, n, n, 1000 + n // 7, id=n) for n in range(1, 2 * PAGE + 2)]
+        sizes: list[int] = []
+
+        class Store:
+            def gaps(self, host_id: str | None, after: Any, limit: int) -> Any:
+                found = [gap for gap in gaps if after is None or gap.place > after][:limit]
+                sizes.append(len(found))
+                return succeed(found)
+
+        async def all_of(asked: AuditRange) -> list[Gap]:
+            store: Any = Store()
+            return [gap async for page in every_gap(store, HOST, asked) for gap in page]
+
+        def told(asked: AuditRange) -> list[Gap]:
+            return self.successResultOf(Deferred.fromCoroutine(all_of(asked)))
+
+        self.assertEqual(told(AuditRange()), gaps)
+        self.assertEqual(sizes, [PAGE, PAGE, 1])
+        self.assertEqual(told(AuditRange(since=1100)), [g for g in gaps if g.detected_at >= 1100])
+        sizes.clear()
+        told(AuditRange(until=1001))
+        self.assertEqual(sizes, [PAGE], "nothing beyond is read")
 
 
 class CloneTests(SynchronousTestCase):

@@ -56,13 +56,13 @@ class CrashTests(SynchronousTestCase):
             states += 1
         return states
 
-    def test_every_crash_of_a_new_buffer_keeps_what_was_synced_A19_A49(self) -> None:
+    def test_a19_a49_every_crash_of_a_new_buffer_keeps_what_was_synced(self) -> None:
         writer = Writer(SimulatedDisk())
         for count in (1, 3, 2, 1):
             writer.put(count)
         self.assertGreater(self.check_all(writer), 40)
 
-    def test_every_crash_around_new_segments_keeps_entries_and_checkpoints_A22(self) -> None:
+    def test_a22_every_crash_around_new_segments_keeps_entries_and_checkpoints(self) -> None:
         writer = Writer(SimulatedDisk())
         for _ in range(5):
             writer.put(5)
@@ -79,7 +79,7 @@ class CrashTests(SynchronousTestCase):
         writer.promise()
         self.assertGreater(self.check_all(writer), 50)
 
-    def test_every_crash_around_acks_and_deletion_loses_nothing_unacked_A38(self) -> None:
+    def test_a38_every_crash_around_acks_and_deletion_loses_nothing_unacked(self) -> None:
         writer = Writer(SimulatedDisk())
         writer.put(6)
         writer.buffer.adopt(0)
@@ -170,7 +170,7 @@ class CrashTests(SynchronousTestCase):
                 buffer.set_aside(3, "refused three times")
                 self.assertEqual([e.body for e in buffer.set_aside_entries()], [body(3)])
 
-    def test_every_crash_of_an_eviction_keeps_or_reports_each_entry_A40(self) -> None:
+    def test_a40_every_crash_of_an_eviction_keeps_or_reports_each_entry(self) -> None:
         writer = Writer(SimulatedDisk(), TINY)
         writer.buffer.adopt(0)
         for _ in range(20):
@@ -363,7 +363,7 @@ class ReadTests(SynchronousTestCase):
         self.assertEqual(len(self.writer.buffer.read(1, 100, size - 1).bodies), 1)
         self.assertEqual(len(self.writer.buffer.read(1, 100, 1).bodies), 1)
 
-    def test_only_what_is_synced_is_read_A49(self) -> None:
+    def test_a49_only_what_is_synced_is_read(self) -> None:
         self.fill(1, 3)
         self.writer.put(2, sync=False)
         self.assertEqual(list(everything(self.writer.buffer)), [1, 2, 3])
@@ -378,7 +378,7 @@ class ReadTests(SynchronousTestCase):
         self.assertEqual(len(self.writer.buffer.read(21, 10, 10_000).bodies), 2)
         self.assertEqual(self.writer.disk.bytes_read, before)
 
-    def test_what_is_opened_does_not_grow_with_the_backlog_A41(self) -> None:
+    def test_a41_what_is_opened_does_not_grow_with_the_backlog(self) -> None:
         self.fill(4, 7)
         small = SimulatedDisk(self.writer.disk.files())
         Buffer.open(small, ROOMY)

@@ -39,7 +39,7 @@ class BoundsTests(SynchronousTestCase):
         writer.buffer.truncate(writer.buffer.last)
         self.assertEqual(writer.buffer.pressure, "ok")
 
-    def test_past_hard_the_oldest_go_with_exact_ranges(self) -> None:
+    def test_a40_past_hard_the_oldest_go_with_exact_ranges(self) -> None:
         writer = Writer(SimulatedDisk(), TINY)
         writer.buffer.adopt(0)
         for _ in range(200):
@@ -276,7 +276,7 @@ class SetAsideTests(SynchronousTestCase):
         self.writer.put(6)
         self.writer.buffer.adopt(10)
 
-    def test_reading_goes_on_past_it(self) -> None:
+    def test_a47_reading_goes_on_past_it(self) -> None:
         buffer = self.writer.buffer
         self.assertTrue(buffer.set_aside(13, "-32602"))
         self.assertEqual(buffer.read(12, 10, 10_000), Batch(12, [body(2)]))

@@ -43,7 +43,7 @@ class DamageTests(SynchronousTestCase):
             self.disk.damage(*self.find(self.disk, number), b"#")
         return Buffer.open(self.disk, ROOMY)
 
-    def test_a_damaged_block_of_an_old_segment_is_lost_alone(self) -> None:
+    def test_a37_a_damaged_block_of_an_old_segment_is_lost_alone(self) -> None:
         buffer = self.damaged_at(6)
         found = everything(buffer)
         self.assertEqual(found, {n: body(n) for n in range(1, 49) if n not in (5, 6, 7, 8)})
@@ -53,7 +53,7 @@ class DamageTests(SynchronousTestCase):
         [name] = buffer.quarantined()
         self.assertIn(body(7), self.disk.files()[name])
 
-    def test_it_is_reported_once(self) -> None:
+    def test_a37_it_is_reported_once(self) -> None:
         buffer = self.damaged_at(6)
         everything(buffer)
         number = buffer.losses()[0].number
@@ -136,7 +136,7 @@ class DamageTests(SynchronousTestCase):
         buffer = Buffer.open(disk, ROOMY)
         self.assertEqual((buffer.last, buffer.recovery.cut), (4, len(block)))
 
-    def test_a_missing_segment_is_a_gap_above_acked_and_normal_below_A38(self) -> None:
+    def test_a38_a_missing_segment_is_a_gap_above_acked_and_normal_below(self) -> None:
         for acked, lost in ((0, True), (40, False)):
             disk = self.filled(12)
             names = segments(disk)
@@ -262,7 +262,7 @@ class StateFileTests(SynchronousTestCase):
         writer.buffer.truncate(120)
         return SimulatedDisk(writer.disk.files())
 
-    def test_an_unreadable_state_is_kept_aside_and_the_one_before_serves_A22(self) -> None:
+    def test_a22_an_unreadable_state_is_kept_aside_and_the_one_before_serves(self) -> None:
         disk = self.filled()
         disk.damage(STATE, 3, b"#")
         buffer = Buffer.open(disk, ROOMY)
@@ -286,7 +286,7 @@ class StateFileTests(SynchronousTestCase):
             self.assertEqual(set(everything(buffer)), set(range(oldest, 137)), state.kept)
             self.assertEqual((buffer.losses(), buffer.next_seq), ([], 137), state.kept)
 
-    def test_without_any_state_the_segments_tell_the_numbers_A22(self) -> None:
+    def test_a22_without_any_state_the_segments_tell_the_numbers(self) -> None:
         for how in ("damaged", "gone"):
             disk = self.filled()
             for name in (STATE, "state.previous"):
@@ -300,7 +300,7 @@ class StateFileTests(SynchronousTestCase):
             self.assertEqual(set(everything(buffer)), set(range(oldest, 137)))
             self.assertTrue(buffer.recovery.notes)
 
-    def test_the_first_numbering_is_told_by_the_segments_at_once_A22(self) -> None:
+    def test_a22_the_first_numbering_is_told_by_the_segments_at_once(self) -> None:
         writer = Writer(SimulatedDisk())
         writer.put(4)
         writer.buffer.adopt(100)

@@ -41,12 +41,24 @@ class CheckedTests(SynchronousTestCase):
             ({"log_sources": [{"kind": "file"}]}, "$.log_sources[0].path"),
             ({"log_sources": [{"kind": "journald"}, {"path": "/x"}]}, "$.log_sources[1].kind"),
             ({"log_sources": [{"kind": "file", "path": "/a\nb"}]}, "$.log_sources[0].path"),
-            ({"log_sources": [{"kind": "journald", "filtre": "x"}]}, "$.log_sources[0]"),
-            ({"heart_beat": 5}, "$"),
+            ({"log_sources": [{"kind": "journald", "filtre": "x"}]}, "$.log_sources[0].filtre"),
+            ({"heart_beat": 5}, "$.heart_beat"),
+            ({"metrics_interval_secs": 2**70}, "$.metrics_interval_secs"),
+            ({"metrics_interval_secs": 31_536_001}, "$.metrics_interval_secs"),
         ]
         for members, path in cases:
             fault = self.assertRaises(JsonShapeError, checked, members)
             self.assertEqual(fault.field, path, members)
+
+    def test_an_unknown_member_is_answered_with_the_known_ones(self) -> None:
+        """Who mistypes a name is told which there are, of the config and of a source; a
+        name without end is cut."""
+        fault = self.assertRaises(JsonShapeError, checked, {"nonsense": 2})
+        self.assertIn("flush_interval_ms", fault.expected)
+        sources = {"log_sources": [{"kind": "journald", "filtre": "x"}]}
+        self.assertIn("filter", self.assertRaises(JsonShapeError, checked, sources).expected)
+        fault = self.assertRaises(JsonShapeError, checked, {"x" * 10_000: 1})
+        self.assertLess(len(fault.field), 100)
 
 
 class MergedTests(SynchronousTestCase):

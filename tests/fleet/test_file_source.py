@@ -4,95 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 
 import msgspec
-from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.task import Clock
-from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from cortextx.errors import StoreFull
-from cortextx.fleet.agent.sources.file import FileSettings, FileSource
 from cortextx.fleet.agent.sources.globs import Grounds, glob_test, shown_path, static_root
-from cortextx.fleet.contract import LogEntry
 from cortextx.interfaces.fleet import ILogSource
+from tests.fleet.file_source_case import FileSourceCase
 
 
-class Pool:
-    """A thread pool that runs its work at once."""
-
-    def callInThreadWithCallback(self, done, work, *args, **kw) -> None:
-        try:
-            result = work(*args, **kw)
-        except BaseException:
-            done(False, Failure())
-        else:
-            done(True, result)
-
-
-class ThreadlessClock(Clock):
-    """A Clock that answers what `deferToThreadPool` asks of a reactor."""
-
-    def getThreadPool(self) -> Pool:
-        return Pool()
-
-    def callFromThread(self, work, *args, **kw) -> None:
-        work(*args, **kw)
-
-
-class FileSourceTests(SynchronousTestCase):
-    def setUp(self) -> None:
-        self.place = tempfile.mkdtemp()
-        self.addCleanup(lambda: __import__("shutil").rmtree(self.place))
-        self.logs = os.path.join(self.place, "logs")
-        os.mkdir(self.logs)
-        self.clock = ThreadlessClock()
-        self.kept: dict[str, bytes] = {}
-        self.bodies: list[bytes] = []
-        self.puts: list[int] = []
-        self.waiting: list[Deferred] | None = None
-        self.refuse = False
-
-    def put(self, bodies, checkpoints) -> Deferred:
-        if self.refuse:
-            return fail(StoreFull("no room"))
-        self.bodies += bodies
-        self.puts.append(len(bodies))
-        for key, value in checkpoints.items():
-            if value is None:
-                self.kept.pop(key, None)
-            else:
-                self.kept[key] = value
-        if self.waiting is None:
-            return succeed(None)
-        self.waiting.append(Deferred())
-        return self.waiting[-1]
-
-    def source(self, pattern: str = "*.log", **settings) -> FileSource:
-        settings.setdefault("paths", [os.path.join(self.logs, pattern)])
-        source = FileSource(
-            self.clock, "s", FileSettings(**settings), self.put, lambda: self.kept, lambda: 1e9
-        )
-        self.addCleanup(source.stop)
-        return source
-
-    def write(self, name: str, data: bytes) -> str:
-        path = os.path.join(self.logs, name)
-        with open(path, "ab") as file:
-            file.write(data)
-        return path
-
-    def entries(self) -> list[LogEntry]:
-        return [msgspec.json.decode(b'{"seq":1,' + body, type=LogEntry) for body in self.bodies]
-
-    def messages(self) -> list[str]:
-        return [entry.message for entry in self.entries()]
-
-    def pass_time(self, seconds: int = 3) -> None:
-        self.clock.pump([0.5] * (2 * seconds))
-
+class FileSourceTests(FileSourceCase):
     def test_it_is_a_log_source(self) -> None:
         self.assertTrue(verifyObject(ILogSource, self.source()))
 
@@ -119,7 +41,7 @@ class FileSourceTests(SynchronousTestCase):
         self.assertEqual(sorted(self.messages()), sorted(["one", "two", "three", "late", "four"]))
         self.assertEqual(self.messages()[:3], ["one", "two", "three"])
 
-    def test_F19_a_paused_source_reads_nothing_and_goes_on(self) -> None:
+    def test_f19_a_paused_source_reads_nothing_and_goes_on(self) -> None:
         source = self.source()
         source.start()
         source.pause()
@@ -194,14 +116,14 @@ class FileSourceTests(SynchronousTestCase):
         self.source().start()
         self.assertEqual([size for size in self.puts if size], [1500] * 6)
 
-    def test_D22_a_run_of_nuls_makes_no_entries(self) -> None:
+    def test_d22_a_run_of_nuls_makes_no_entries(self) -> None:
         """Five million of them are one number beside the record that follows."""
         self.write("a.log", b"one\n" + b"\0" * 5_000_000 + b"two\n")
         self.source().start()
         self.assertEqual(self.messages(), ["one", "two"])
         self.assertIn(b'"nuls":5000000', bytes(self.entries()[1].metadata))
 
-    def test_A08_a_gap_reaches_the_buffer_as_our_own_entry(self) -> None:
+    def test_a08_a_gap_reaches_the_buffer_as_our_own_entry(self) -> None:
         """F37: source custom:cortextx, with the file and the unread bytes."""
         path = self.write("a.log", b"one\n")
         source = self.source()
@@ -215,7 +137,7 @@ class FileSourceTests(SynchronousTestCase):
         [entry] = [one for one in self.entries() if one.source == "custom:cortextx"]
         self.assertIn(b'"unread_bytes":"5"', bytes(entry.metadata))
 
-    def test_S2_links_out_of_the_roots_are_not_followed(self) -> None:
+    def test_s2_links_out_of_the_roots_are_not_followed(self) -> None:
         outside = os.path.join(self.place, "outside.log")
         with open(outside, "wb") as file:
             file.write(b"secret\n")
@@ -227,7 +149,7 @@ class FileSourceTests(SynchronousTestCase):
         self.pass_time()
         self.assertEqual(self.messages(), ["inside"])
 
-    def test_S2_a_strangers_hard_link_is_not_read(self) -> None:
+    def test_s2_a_strangers_hard_link_is_not_read(self) -> None:
         """In a directory that others may write to, a second link is not trusted."""
         if os.geteuid():
             return
@@ -239,7 +161,7 @@ class FileSourceTests(SynchronousTestCase):
         self.pass_time()
         self.assertEqual(self.messages(), [])
 
-    def test_A35_the_agents_own_state_is_left_out(self) -> None:
+    def test_a35_the_agents_own_state_is_left_out(self) -> None:
         os.mkdir(os.path.join(self.logs, "state"))
         self.write("state/own.log", b"own\n")
         self.write("a.log", b"one\n")
@@ -253,17 +175,17 @@ class FileSourceTests(SynchronousTestCase):
         self.write("b.log", b"x\n")
         globs = [os.path.join(self.logs, name) for name in ("*.log", "*.txt", "gone/*.log")]
         source = self.source(paths=globs)
-        self.assertIsNone(source.report().files)
+        self.assertIsNone(source.report().details["files"])
         source.start()
         found = source.report()
-        self.assertEqual(found.files, dict(zip(globs, (2, 0, 0), strict=True)))
-        self.assertEqual(found.why[globs[1]], "no file matches")
-        self.assertIn("No such file", found.why[globs[2]])
+        self.assertEqual(found.details["files"], dict(zip(globs, (2, 0, 0), strict=True)))
+        self.assertEqual(found.details["why"][globs[1]], "no file matches")
+        self.assertIn("No such file", found.details["why"][globs[2]])
         self.write("c.txt", b"x\n")
         self.pass_time()
         found = source.report()
-        self.assertEqual(found.files, dict(zip(globs, (2, 1, 0), strict=True)))
-        self.assertEqual(list(found.why), [globs[2]])
+        self.assertEqual(found.details["files"], dict(zip(globs, (2, 1, 0), strict=True)))
+        self.assertEqual(list(found.details["why"]), [globs[2]])
 
     def test_a_report_tells_of_files_that_cannot_be_read(self) -> None:
         """A file that may not be opened stands in the report with the reason, until it is
@@ -282,11 +204,11 @@ class FileSourceTests(SynchronousTestCase):
         source.start()
         self.pass_time()
         why = "cannot be read (Permission denied)"
-        self.assertEqual(source.report().faults, {path: why, other: why})
+        self.assertEqual(source.report().details["faults"], {path: why, other: why})
         os.unlink(other)
         refused.clear()
         self.pass_time(60)
-        self.assertEqual(source.report().faults, {})
+        self.assertEqual(source.report().details["faults"], {})
         self.assertIn("one", self.messages())
 
     def test_a_report_tells_of_links_that_lead_away(self) -> None:
@@ -295,18 +217,18 @@ class FileSourceTests(SynchronousTestCase):
         os.symlink("/etc/passwd", path)
         source = self.source()
         source.start()
-        self.assertIn("leads outside", source.report().faults[path])
+        self.assertIn("leads outside", source.report().details["faults"][path])
         os.unlink(path)
         self.pass_time()
-        self.assertEqual(source.report().faults, {})
+        self.assertEqual(source.report().details["faults"], {})
 
-    def test_F18_allowed_globs_narrow_what_is_read(self) -> None:
+    def test_f18_allowed_globs_narrow_what_is_read(self) -> None:
         self.write("a.log", b"a\n")
         self.write("b.log", b"b\n")
         self.source(allowed=[os.path.join(self.logs, "b*")]).start()
         self.assertEqual(self.messages(), ["b"])
 
-    def test_F32_odd_file_names_are_percent_encoded(self) -> None:
+    def test_f32_odd_file_names_are_percent_encoded(self) -> None:
         """A34: control characters and bytes that are no UTF-8."""
         self.write(os.fsdecode(b"o\n\xffdd.log"), b"x\n")
         self.source().start()

@@ -91,6 +91,26 @@ class Samples(LogicCase):
         self.assertEqual(found, {("load1", (), 0.42), ("up", (("a", "b"),), 1.0)})
         self.assertEqual((self.fleet.meter.accepted, self.fleet.gauge.used), (2, 0))
 
+    def test_what_is_beyond_a_hosts_share_is_dropped(self) -> None:
+        """However fast a host measures, only so much is stored; the answer counts the rest as
+        dropped (F24), other hosts and logs go on, and time brings room again."""
+        agent, other = self.agent(), self.agent(OTHER)
+        samples = [{"name": f"s{n}", "value": 1} for n in range(500)]
+        answers = [agent.measure(*samples)["result"] for _ in range(20)]
+        self.assertEqual(answers, [{"accepted": 500, "dropped": 0}] * 12 + [
+            {"accepted": 0, "dropped": 500}
+        ] * 8)  # fmt: skip
+        agent.leave()
+        agent.connect()
+        self.assertEqual(agent.measure(*samples)["result"]["dropped"], 500)
+        self.assertEqual(other.measure(*samples)["result"]["accepted"], 500)
+        self.assertIn("result", agent.push(1))
+        self.clock.advance(5)
+        self.assertEqual(agent.measure(*samples)["result"]["accepted"], 500)
+        self.assertEqual(self.fleet.gauge.used, 0)
+        self.fleet.apply(ServerSettings(server=ServerTable(quota_samples_per_sec=0)))
+        self.assertEqual(agent.measure(*samples)["result"]["accepted"], 500)
+
     def test_a_failing_store_is_told_in_codes(self) -> None:
         """-32020 for a full disk, -32603 for another fault; the budget is given back (F24)."""
         agent = self.agent()
@@ -239,6 +259,38 @@ class Probes(LogicCase):
         self.failureResultOf(done, CancelledError)
         agent.answer(agent.probes[0], 1)
         self.assertEqual([one.outcome for one in self.history()], ["ok"])
+
+    def test_what_no_record_can_hold_leaves_a_record_all_the_same(self) -> None:
+        """An answer that is out of range is an error that names what was wrong; one that the
+        store chokes on leaves a bare record."""
+        agent = self.agent(probes=[DISK])
+        answers: list[dict[str, Any]] = [
+            {"error": {"code": 2**63, "message": "x"}},
+            {"error": {"code": -32011, "message": "x", "data": {"exit_code": 2**63}}},
+            {"result": {"output": 1, "duration_ms": 1, "exit_code": 2**64}},
+        ]
+        for answer in answers:
+            done = self.run_probe()
+            agent.send({"jsonrpc": "2.0", "id": agent.probes[-1]["id"], **answer})
+            self.assertGreater(self.successResultOf(done).id, 0)
+        newest, failed, oldest = self.history()
+        self.assertEqual((newest.outcome, failed.outcome, oldest.outcome),
+                         ("error", "failed", "error"))  # fmt: skip
+        self.assertIn("$.error.code", oldest.output or "")
+        self.assertIn("$.exit_code", newest.output or "")
+        self.assertIsNone(failed.exit_code)
+        record = self.store.record_probe
+
+        def choking(asked: ProbeRecord) -> Any:
+            return fail(OverflowError()) if asked.outcome == "ok" else record(asked)
+
+        self.patch(self.store, "record_probe", choking)
+        done = self.run_probe()
+        agent.answer(agent.probes[-1], 1)
+        kept = self.successResultOf(done)
+        self.assertEqual((kept.id, kept.outcome), (4, "error"))
+        self.assertIn("OverflowError", kept.output or "")
+        self.assertEqual(len(self.flushLoggedErrors(OverflowError)), 1)
 
     def test_an_answer_survives_a_full_disk(self) -> None:
         """A record that cannot be kept is logged; the asker still gets the answer."""

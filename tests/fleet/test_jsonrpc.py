@@ -65,7 +65,10 @@ class ParseTests(SynchronousTestCase):
             b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":"\xff"}}',
             b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":"\x00"}}',
             b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"m"}',
-            b'{"jsonrpc":"2.0","id":1,"method":"m","params":' + b"[" * 5000 + b"]" * 5000 + b"}",
+            b'{"jsonrpc":"2.0","id":1,"method":"m","params":'
+            + b"[" * 20_000
+            + b"]" * 20_000
+            + b"}",
             b'{"jsonrpc":"1.0","id":1,"method":"m","params":{]}',
             b"[1,2",
         ):

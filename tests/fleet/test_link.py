@@ -18,6 +18,7 @@ from cortextx.fleet.agent.actions import (
     PauseSources,
     ReadBatch,
     ResumeSources,
+    RunProbe,
     Say,
     Send,
     SetAside,
@@ -32,7 +33,7 @@ TOKEN = "t" * 43
 OLD = "o" * 43
 FRESH = "f" * 43
 SESSION = "f3b6c4f7-7a3e-4f7f-9d4d-2f6f0d6fa9a1"
-CONFIG = msgspec.to_builtins(DEFAULT_AGENT_CONFIG)
+CONFIG = {**msgspec.to_builtins(DEFAULT_AGENT_CONFIG), "metrics_interval_secs": None}
 BODY = b'"ts":"2026-05-16T19:42:50.123Z","severity":"info","message":"m","source":"file:/l"}'
 
 
@@ -138,7 +139,7 @@ class Handshake(SynchronousTestCase):
         self.assertEqual(quiet(link.adopted(0, 3, 0.2)), [])
         got = link.token_stored(0.3)
         self.assertEqual(link.state, "active")
-        self.assertEqual(sent(got)[0]["error"]["code"], -32010)
+        self.assertEqual([action.probe for action in only(RunProbe, got)], ["x"])
         self.assertTrue(only(ReadBatch, got))
 
     def test_a_stored_token_is_the_next_hellos(self) -> None:
@@ -203,7 +204,7 @@ class Handshake(SynchronousTestCase):
         [applied] = only(Configure, link.adopted(0, 0, 0.0))
         self.assertEqual([source.kind for source in applied.config.log_sources], ["file"])
 
-    def test_a_bad_configuration_costs_no_connection(self) -> None:
+    def test_a59_a_bad_configuration_costs_no_connection(self) -> None:
         """Numbers out of range leave the defaults in force and the link up (A58, A59)."""
         link = make()
         config = {**CONFIG, "heartbeat_interval_secs": 0}
@@ -212,7 +213,7 @@ class Handshake(SynchronousTestCase):
         self.assertEqual(link.state, "active")
         self.assertEqual(only(Configure, got), [])
 
-    def test_fatal_answers_end_in_the_waiting_room(self) -> None:
+    def test_a56_fatal_answers_end_in_the_waiting_room(self) -> None:
         """-32001, -32003 and -32005 pause the sources, keep the token, and wait (F34, A56)."""
         for code in (-32001, -32003, -32005):
             link = make()
@@ -251,7 +252,7 @@ class Handshake(SynchronousTestCase):
         self.assertEqual(again["params"]["token"], OLD)
         return link, again["id"]
 
-    def test_a_restored_server_gets_the_token_before(self) -> None:
+    def test_a56_a_restored_server_gets_the_token_before(self) -> None:
         """-32001 leads to one attempt with the token that was replaced; if it is good, the two
         change places on the disk before anything is sent (A56)."""
         link, id = self.try_previous()
@@ -353,7 +354,7 @@ class Handshake(SynchronousTestCase):
         link.connected(99.0)
         self.assertEqual(len(only(Close, link.time_passed(114.0))), 1)
 
-    def test_the_first_retry_is_jittered_and_60_s_reset_it(self) -> None:
+    def test_a52_the_first_retry_is_jittered_and_60_s_reset_it(self) -> None:
         """delay = rand(0, min(60, 2**attempt)) from the first retry on (§6, A52)."""
         link = make()
         link.started(0.0)
@@ -469,7 +470,7 @@ class Pushing(SynchronousTestCase):
             if wait < 25:
                 self.assertEqual(len(only(ReadBatch, link.time_passed(wait))), 1)
 
-    def test_a_poison_entry_is_found_and_set_aside(self) -> None:
+    def test_a47_a_poison_entry_is_found_and_set_aside(self) -> None:
         """Halved until alone, set aside at the third refusal, and passed (F25, F35, A47)."""
         link = make()
         got = activate(link, last=100)
@@ -589,7 +590,7 @@ class Living(SynchronousTestCase):
         got = link.time_passed(now)
         self.assertEqual(only(Beat, got), [Beat(3)])
 
-    def test_no_ping_for_70_s(self) -> None:
+    def test_a53_no_ping_for_70_s(self) -> None:
         """A path without pings for 70 s is dead (F36); a ping starts the time anew."""
         link = make()
         activate(link)

@@ -38,7 +38,7 @@ FORMS = [
     ("2026-02-28 04:45:01 upgrade libc6:amd64 2.36 2.37", "2026-02-28T04:45:01+02:00", "info", None, None, None),
     ("2026-02-28 04:45:01,7 WARNING x", "2026-02-28T04:45:01.7+02:00", "warning", None, None, None),
     ("2026-02-28 04:45:01.123 UTC [12] FATAL:  x", "2026-02-28T04:45:01.123Z", "crit", None, None, None),
-    ("2026/02/28 04:45:01 [error] 12#0: x", "2026-02-28T04:45:01+02:00", "err", None, None, None),
+    ("2026/02/28 04:45:01 [error] 12#0: x", "2026-02-28T04:45:01+02:00", "err", None, None, "12"),
     ("[2026-02-28 04:45:01] DEBUG x", "2026-02-28T04:45:01+02:00", "debug", None, None, None),
     ("Start-Date: 2026-02-28  04:45:01", "2026-02-28T04:45:01+02:00", "info", None, None, None),
     ("update-alternatives 2026-02-28 04:45:01: run", "2026-02-28T04:45:01+02:00", "info", None, "update-alternatives", None),
@@ -94,6 +94,7 @@ class LineParserTests(SynchronousTestCase):
     )
     @example("٢٠٢٦-٠٢-٢٨ ٠٤:٤٥:٠١ x", NOW)
     @example("0000-00-00 00:00:00 x", NOW)
+    @example("", -1)
     @example("9999-12-31T23:59:59-23:59 x", NOW)
     def test_never_raises_and_always_has_an_offset(self, line: str, now: int) -> None:
         """Whatever the line, what comes out is an entry that a server takes (F15)."""

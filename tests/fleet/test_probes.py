@@ -96,6 +96,14 @@ class QueueTests(SynchronousTestCase):
         failure = self.failure(2, {"code": 5, "message": "evil"})
         self.assertEqual((failure.code, failure.reason, failure.data), (5, "error 5", None))
 
+    def test_a_code_that_no_record_can_hold_is_named(self) -> None:
+        """The failure is the server's own, and says what was wrong (F31)."""
+        for number, code in enumerate((2**63, -(2**63) - 1, 10**30), 1):
+            self.ask(1)
+            failure = self.failure(number, {"code": code, "message": "x"})
+            self.assertEqual((failure.code, failure.by_agent), (Code.INTERNAL_ERROR, False))
+            self.assertIn(b"$.error.code", failure.data or b"")
+
     def test_an_answer_that_is_no_probe_output_is_a_failure(self) -> None:
         """What the schema does not allow is told as such and never kept (§4.4)."""
         for wrong in (
@@ -104,6 +112,9 @@ class QueueTests(SynchronousTestCase):
             OUTPUT | {"extra": 1},
             OUTPUT | {"duration_ms": -1},
             OUTPUT | {"exit_code": "0"},
+            OUTPUT | {"exit_code": 2**63},
+            OUTPUT | {"exit_code": -(2**63) - 1},
+            OUTPUT | {"duration_ms": 2**64},
             [1],
             "text",
         ):

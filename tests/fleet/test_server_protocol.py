@@ -429,7 +429,12 @@ class BeforeTheHello(FleetCase):
         kept until then (F30, F31)."""
         token = self.enrolled()
         judge, waiting = self.store.judge, Deferred[None]()
-        self.patch(self.store, "judge", lambda *args: waiting.addCallback(lambda _: judge(*args)))
+
+        def first(*args: Any) -> Any:
+            self.patch(self.store, "judge", judge)
+            return waiting.addCallback(lambda _: judge(*args))
+
+        self.patch(self.store, "judge", first)
         peer = self.peer()
         peer.send(wire.text(wire.hello(token)) + frame(TEXT, b" " * 1_048_577)[:600_000])
         self.assertEqual(peer.frames(), [])

@@ -16,8 +16,7 @@ from hypothesis.stateful import (
 )
 from twisted.trial.unittest import SynchronousTestCase
 
-from cortextx.fleet.agent.sources.identity import FileStat, decode_checkpoint, is_rotation_of
-from cortextx.fleet.agent.sources.lines import SURE_BYTES
+from cortextx.fleet.agent.sources.identity import FileStat, is_rotation_of
 from cortextx.fleet.agent.sources.rotation import TailSettings
 from cortextx.fleet.agent.sources.tailer import Tailer
 from tests.fleet.fake_files import DEV, FakeAgent, FakeFiles, Inode
@@ -172,364 +171,20 @@ class TailingFilesTests(SynchronousTestCase):
             settings=settings(max_examples=60, stateful_step_count=40, deadline=None),
         )
 
-
-class RotationTests(SynchronousTestCase):
-    """Cases A01 to A22 of the field, one by one."""
-
-    def setUp(self) -> None:
-        self.files = FakeFiles()
-        self.log = self.files.create("/log/app.log", b"one\ntwo\n")
-        self.agent = FakeAgent(self.files)
-
-    def records(self) -> list[bytes]:
-        return [record for emit in self.agent.emitted for record in emit.records]
-
-    def rotate(self, data: bytes = b"") -> None:
-        self.files.rename("/log/app.log", "/log/app.log.1")
-        self.new = self.files.create("/log/app.log", data)
-
-    def test_A01_a_rotation_while_stopped_is_followed(self) -> None:
-        """The old file is found by its identity and finished; then the new one is read."""
-        self.agent.run()
-        self.files.write(self.log, b"three\n")
-        self.rotate(b"four\n")
-        self.agent = self.agent.stop()
-        self.agent.run()
-        self.assertEqual(self.records(), [b"three", b"four"])
-        self.assertEqual({emit.home for emit in self.agent.emitted}, {"/log/app.log"})
-
-    def test_A01_two_rotations_while_stopped_lose_nothing(self) -> None:
-        """A file that came and went while the agent was down is found by its rotated name."""
-        self.agent.run()
-        self.files.write(self.log, b"three\n")
-        self.rotate(b"four\n")
-        self.files.rename("/log/app.log.1", "/log/app.log.2")
-        self.rotate(b"five\n")
-        self.files.create("/log/app.log.old", b"no rotation\n")
-        self.files.create("/log/app.log.3.gz", b"compressed\n")
-        self.agent = self.agent.stop()
-        self.agent.run()
-        self.assertEqual(self.records(), [b"three", b"four", b"five"])
-
-    def test_A02_a_new_file_is_read_within_one_scan_a_thousand_times(self) -> None:
-        """After each of 1,000 rotations one scan brings the new file's lines."""
-        self.agent.run()
-        for number in range(1000):
-            self.rotate(b"%d\n" % number)
-            self.agent.look()
-            while self.agent.step() or self.agent.settle():
-                pass
-            self.assertEqual(self.agent.emitted[-1].records, [b"%d" % number])
-            self.agent.now += 1.0
-            if number > 5:
-                self.files.unlink("/log/app.log.1")
-        self.assertEqual(len(self.records()), 1002)
-        self.assertLess(self.agent.tailer.open_files, 10)
-
-    def test_A04_late_lines_of_the_old_file_come_and_the_old_comes_first(self) -> None:
-        """The old handle is drained while the new file is already read."""
-        self.agent.run()
-        self.files.write(self.log, b"three\n")
-        self.rotate(b"four\n")
-        self.agent.run()
-        self.files.write(self.log, b"late\n")
-        self.agent.run()
-        self.assertEqual(self.records(), [b"one", b"two", b"three", b"four", b"late"])
-
-    def test_A04_the_new_file_waits_for_all_of_the_old(self) -> None:
-        """Though files take turns, and though the old one needs many reads."""
-        self.agent = FakeAgent(self.files, settings=SMALL)
-        self.files.write(self.log, b"old\n" * 20)
-        self.agent.run()
-        self.files.write(self.log, b"old\n" * 20)
-        self.rotate(b"new\n" * 20)
-        self.agent.look()
-        while self.agent.step() or self.agent.settle():
-            pass
-        self.assertEqual(self.records()[22:], [b"old"] * 20 + [b"new"] * 20)
-
-    def test_A05_a_late_line_is_delivered_once_across_a_restart(self) -> None:
-        """Also when the rotated file had been closed as finished."""
-        self.agent.run()
-        self.rotate()
-        self.agent.run(20)
-        self.assertEqual(self.agent.tailer.open_files, 0)
-        self.files.write(self.log, b"late\n")
-        self.agent = self.agent.stop()
-        self.agent.run(20)
-        self.agent = self.agent.stop()
-        self.agent.run(20)
-        self.assertEqual(self.log.delivered, [b"one", b"two", b"late"])
-
-    def test_A05_a_late_line_reaches_a_finished_file_while_running(self) -> None:
-        """A writer that never reopens its log is still heard."""
-        self.agent.run()
-        self.rotate()
-        self.agent.run(20)
-        self.files.write(self.log, b"late\n")
-        self.agent.run(20)
-        self.assertEqual(self.log.delivered, [b"one", b"two", b"late"])
-
-    def test_A07_truncated_and_regrown_beyond_the_offset_is_seen(self) -> None:
-        """The bytes before the offset differ, so the file is read from its start."""
-        self.agent.run()
-        self.files.truncate(self.log)
-        self.files.write(self.log, b"other\nlines\nand more than before\n")
-        self.agent.run()
-        self.assertEqual(self.records()[2:], [b"other", b"lines", b"and more than before"])
-        self.assertEqual(self.agent.gaps, [], "all that was known had been read (F43)")
-
-    def test_A07_rewritten_to_the_same_size_is_seen(self) -> None:
-        """The time of change differs, and then the bytes do."""
-        self.agent.run()
-        self.files.truncate(self.log)
-        self.files.write(self.log, b"eno\nowt\n")
-        self.agent.run()
-        self.assertEqual(self.records()[2:], [b"eno", b"owt"])
-
-    def test_A08_a_truncation_with_unread_bytes_is_a_gap(self) -> None:
-        """Its size is the old size less the offset; it is reported once, even in a crash."""
-        self.agent.run()
-        self.files.write(self.log, b"lost\n")
-        self.agent.look()
-        self.files.truncate(self.log)
-        self.files.write(self.log, b"new\n")
-        self.agent.look()
-        while self.agent.step():
-            pass
-        while not self.agent.gaps:
-            self.assertTrue(self.agent.settle())
-        first = self.agent
-        self.agent = first.stop(crash=True)
-        self.agent.run()
-        self.assertEqual(self.log.delivered, [b"one", b"two", b"new"])
-        self.assertEqual([gap.unread for gap in first.gaps + self.agent.gaps], [5])
-
-    def test_A08_the_gap_names_the_unread_bytes(self) -> None:
-        """«old size - offset» bytes, in words and as a number."""
-        self.agent.run()
-        self.files.write(self.log, b"lost\n")
-        self.agent.look()
-        self.files.truncate(self.log)
-        self.agent.run()
-        self.assertEqual([gap.unread for gap in self.agent.gaps], [5])
-        self.assertIn("5 known bytes unread", self.agent.gaps[0].text)
-
-    def test_A10_a_reused_inode_is_a_new_file(self) -> None:
-        """Never is a dead file's offset taken for a new one's."""
-        self.agent.run()
-        self.agent = self.agent.stop()
-        number = self.log.number
-        self.files.unlink("/log/app.log")
-        new = self.files.create("/log/app.log", b"quite other lines\nin the same inode\n")
-        self.assertEqual(new.number, number)
-        self.agent.run()
-        self.assertEqual(self.records(), [b"quite other lines", b"in the same inode"])
-
-    def test_A10_an_inode_reused_outside_the_globs_is_not_read(self) -> None:
-        """A finished file's checkpoint never leads to a file that nobody asked for."""
-        self.agent.run()
-        self.agent = self.agent.stop()
-        self.files.unlink("/log/app.log")
-        other = self.files.create("/log/secrets.txt", b"one\ntwo, but secret\n")
-        self.assertEqual(other.number, self.log.number)
-        self.agent.run(20)
-        self.assertEqual(self.records(), [])
-
-    def test_A13_files_with_the_same_first_bytes_are_both_read(self) -> None:
-        """A shared header is no shared identity, before and after rotation."""
-        self.files.create("/log/x.log", HEADER + b"x\n")
-        self.files.create("/log/y.log", HEADER + b"y\n")
-        self.agent.run()
-        self.rotate(HEADER + b"z\n")
-        self.agent.run()
-        records = self.records()
-        self.assertEqual(records.count(HEADER[:-1]), 3)
-        self.assertTrue({b"x", b"y", b"z"} <= set(records))
-
-    def test_A14_empty_files_are_quiet_and_not_even_opened(self) -> None:
-        """400 empty files: nothing said, nothing opened, 400 identities."""
-        for number in range(400):
-            self.files.create(f"/log/{number}.log")
-        self.agent.run()
-        self.assertEqual((self.agent.said, self.agent.opens), ([], 1))
-        self.assertEqual(len(self.agent.kept), 401)
-
-    def test_A14_a_line_without_newline_waits_and_is_not_split(self) -> None:
-        """An unfinished last line stays in the file while the file is live."""
-        self.files.write(self.log, b"thr")
-        self.agent.run(20)
-        self.agent = self.agent.stop(crash=True)
-        self.files.write(self.log, b"ee\n")
-        self.agent.run()
-        self.assertEqual(self.log.delivered, [b"one", b"two", b"three"])
-
-    def test_F43_the_unfinished_end_of_a_rotated_file_is_partial(self) -> None:
-        """Once the file is rotated and quiet, the rest of it comes, marked."""
-        self.files.write(self.log, b"unfinished")
-        self.agent.run()
-        self.rotate(b"new\n")
-        self.agent.run(3)
-        self.assertEqual(self.records(), [b"one", b"two", b"new"])
-        self.agent.run(20)
-        last = self.agent.emitted[-1]
-        self.assertEqual((list(last.records), last.partial), ([b"unfinished"], True))
-        self.agent.run(20)
-        self.assertEqual(len(self.records()), 4)
-
-    def test_A17_finished_and_deleted_files_are_closed_and_forgotten(self) -> None:
-        """After the quiet time a deleted file has neither handle nor checkpoint."""
-        self.agent.run()
-        self.files.unlink("/log/app.log")
-        self.agent.run(2)
-        self.assertEqual(self.agent.tailer.open_files, 1)
-        self.agent.run(10)
-        self.assertEqual((self.agent.tailer.open_files, self.agent.kept), (0, {}))
-
-    def test_A19_checkpoints_stand_at_record_boundaries(self) -> None:
-        """Every checkpoint that was ever kept points behind a newline."""
-        self.files.write(self.log, b"three\nfour\npart")
-        self.agent = FakeAgent(self.files, settings=SMALL)
-        self.agent.look()
-        while self.agent.step() or self.agent.settle():
-            for value in self.agent.kept.values():
-                offset = decode_checkpoint(value).offset
-                self.assertEqual(bytes(self.log.data[:offset])[-1:], b"\n" if offset else b"")
-
-    def test_F41_compressed_files_are_never_read(self) -> None:
-        """A *.gz is left alone even where the glob matches it."""
-        self.files.create("/log/app.log.2.gz", b"\x1f\x8b\n")
-        agent = FakeAgent(self.files, pattern="/log/*")
-        agent.run()
-        self.assertEqual({emit.home for emit in agent.emitted}, {"/log/app.log"})
-
-    def test_F41_start_at_the_end_skips_only_what_was_there(self) -> None:
-        """From the first scan on nothing is skipped: not later files, not after a restart."""
-        settings = TailSettings(start="end")
-        agent = FakeAgent(self.files, settings=settings)
-        agent.run()
-        self.files.write(self.log, b"three\n")
-        self.files.create("/log/later.log", b"later\n")
-        agent.run()
-        agent2 = agent.stop()
-        self.files.create("/log/last.log", b"last\n")
-        agent2.run()
-        records = [r for emit in agent.emitted + agent2.emitted for r in emit.records]
-        self.assertEqual(sorted(records), [b"last", b"later", b"three"])
-
-    def test_a_glob_that_matches_rotated_names_reads_nothing_twice(self) -> None:
-        """A file that moves to another watched name is still the same file."""
-        agent = FakeAgent(self.files, pattern="/log/*")
-        agent.run()
-        self.rotate(b"three\n")
-        agent.run(20)
-        agent = agent.stop()
-        agent.run(20)
-        self.assertEqual(self.log.delivered + self.new.delivered, [b"one", b"two", b"three"])
-
-    def test_a_rename_back_reads_nothing_twice(self) -> None:
-        """A file that returns to its home goes on at its offset."""
-        self.agent.run()
-        self.files.rename("/log/app.log", "/log/app.log.1")
-        self.agent.run(20)
-        self.files.rename("/log/app.log.1", "/log/app.log")
-        self.files.write(self.log, b"three\n")
-        self.agent.run(20)
-        self.assertEqual(self.records(), [b"one", b"two", b"three"])
-
-    def test_changed_device_numbers_do_not_bring_the_logs_again(self) -> None:
-        """After a reboot the same inode at the same path with the same bytes is the same."""
-        self.agent.run()
-        kept = {
-            key.replace(f":{DEV}:", ":99:"): value.replace(b'"dev":%d' % DEV, b'"dev":99')
-            for key, value in self.agent.kept.items()
-        }
-        self.files.write(self.log, b"three\n")
-        self.agent.stop()
-        self.agent = FakeAgent(self.files, kept)
-        self.agent.run()
-        self.assertEqual(self.records(), [b"three"])
-        self.assertEqual(list(self.agent.kept), [f"file:s:{DEV}:{self.log.number}"])
-
-    def test_A11_a_compressed_predecessor_is_reported(self) -> None:
-        """What went away while the agent was down is said to be unknown, not forgotten."""
-        self.agent.run()
-        self.agent = self.agent.stop()
-        self.files.create("/log/app.log.1.gz", b"zip")
-        self.files.unlink("/log/app.log")
-        self.agent.run(5)
-        self.assertEqual([gap.unread for gap in self.agent.gaps], [None])
-        self.assertEqual(self.agent.kept, {})
-
-    def test_A22_a_damaged_checkpoint_costs_one_file_only(self) -> None:
-        """It is said, and that file is read from its start; others go on."""
-        self.files.create("/log/other.log", b"o\n")
-        self.agent.run()
-        agent = self.agent.stop()
-        broken = {f"file:s:{DEV}:{self.log.number}": b'{"v":1'}
-        agent = FakeAgent(self.files, agent.kept | broken)
-        agent.run()
-        self.assertEqual([r for e in agent.emitted for r in e.records], [b"one", b"two"])
-        self.assertEqual([say.level for say in agent.said], ["warn"])
-
-    def test_F17_a_long_line_is_given_in_parts_in_bounded_memory(self) -> None:
-        """No read is larger than a part needs, and a restart goes on at the next part."""
-        line = "é".encode() * 400_000
-        self.files.write(self.log, line + b"\nend\n")
-        agent = FakeAgent(self.files)
-        agent.look()
-        parts: list[bytes] = []
-        numbers = []
-        while len(parts) < 100 and (agent.step() or agent.settle()):
-            if agent.emitted:
-                emit = agent.emitted.pop()
-                if emit.part:
-                    parts += emit.records[:1]
-                    numbers.append(emit.part)
-                    agent = agent.stop(crash=True)
-                    agent.look()
-        self.assertEqual(b"".join(parts), line)
-        self.assertEqual(numbers, list(range(1, len(numbers) + 1)))
-        self.assertTrue(all(len(part) <= SURE_BYTES for part in parts[:-1]))
-
-    def test_an_unreadable_file_is_said_once_and_tried_again(self) -> None:
-        """EACCES is no flood; once it is mended, the file is read."""
-        tailer = self.agent.tailer
-        self.agent.look()
-        for _ in range(3):
-            action = tailer.next_action(self.agent.now)
-            self.agent.take(tailer.failed(action.handle, 13, self.agent.now))
-            self.agent.now += 60.0
-            self.agent.look()
-        self.assertEqual(len(self.agent.said), 1)
-        self.agent.run()
-        self.assertEqual(self.records(), [b"one", b"two"])
-
-    def test_files_take_turns(self) -> None:
-        """A file with much to read does not starve the others (A43)."""
-        self.files.write(self.log, b"much\n" * 10_000)
-        self.files.create("/log/small.log", b"small\n")
-        agent = FakeAgent(self.files, settings=SMALL)
-        agent.look()
-        while not any(emit.home == "/log/small.log" for emit in agent.emitted):
-            self.assertTrue(agent.step() or agent.settle())
-        self.assertLess(len(agent.emitted), 5)
-
-    def test_D22_a_long_run_of_nuls_makes_no_entries_and_is_counted(self) -> None:
-        """However many reads it spans: before a record, within a long one, at the end."""
-        self.agent.run()
-        self.files.write(self.log, b"\0" * 900_000 + b"three\n")
-        self.files.write(self.log, b"x" * 70_000 + b"\0" * 900_000 + b"y\n" + b"\0" * 600_000)
-        self.agent.run()
-        self.files.rename("/log/app.log", "/log/app.log.1")
-        self.agent.run(20)
-        emits = self.agent.emitted[1:]
-        self.assertEqual(emits[0].nuls + emits[0].records[0].count(b"\0"), 900_000)
-        self.assertEqual(emits[0].records[0].strip(b"\0"), b"three")
-        texts = [record.strip(b"\0") for emit in emits for record in emit.records]
-        self.assertEqual(b"".join(texts), b"three" + b"x" * 70_000 + b"y")
-        self.assertNotIn(b"", texts)
-        self.assertEqual(self.agent.tailer.open_files, 0)
+    def test_what_the_buffer_refused_still_comes_first(self) -> None:
+        """A put that failed just before a rotation: the new file waits for the old one."""
+        walk = TailingFiles()
+        walk.begin()
+        walk.append_much("/log/c.log", 1)
+        walk.look()
+        walk.work(2)
+        walk.lose_a_put()
+        walk.rotate("/log/c.log", True, True)
+        walk.look()
+        walk.work(2)
+        walk.restart(False)
+        walk.records_are_a_prefix()
+        walk.teardown()
 
 
 class ManyFilesTests(SynchronousTestCase):
@@ -581,7 +236,7 @@ class ManyFilesTests(SynchronousTestCase):
         self.assertEqual(sum(len(emit.records) for emit in agent.emitted), count + 500)
         return most[0]
 
-    def test_a_large_file_advances_beside_many_small_ones(self) -> None:
+    def test_a43_a_large_file_advances_beside_many_small_ones(self) -> None:
         """And they beside it: neither waits until the other is done (A43)."""
         self.files.create("/log/big.log", b"much to read\n" * 40_000, fresh=True)
         agent = FakeAgent(self.files, settings=TailSettings(read_bytes=2048, max_open=16))
@@ -602,7 +257,7 @@ class ManyFilesTests(SynchronousTestCase):
             self.assertLess(since, 4)
         self.assertLess(steps, 300 * 6)
 
-    def test_more_large_files_than_may_be_open_take_turns(self) -> None:
+    def test_a17_a43_more_large_files_than_may_be_open_take_turns(self) -> None:
         """One that had its turns gives its descriptor up, though it has more to read."""
         self.create(12, b"much to read\n" * 2000)
         agent = FakeAgent(self.files, settings=TailSettings(read_bytes=2048, max_open=3))

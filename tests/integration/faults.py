@@ -74,12 +74,20 @@ class PushingHost(threading.Thread):
     came, `accepted` what each hello said; `fault` is what ought not to have happened.
     """
 
-    def __init__(self, address: tuple[str, int], host_id: str, token: str, size: int = 20) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        host_id: str,
+        token: str,
+        size: int = 20,
+        message: str = "line",
+    ) -> None:
         super().__init__(daemon=True)
         self._address = address
         self._host_id = host_id
         self._token = token
         self._size = size
+        self._message = message
         self._done = threading.Event()
         self.acked = 0
         self.made = 0
@@ -137,7 +145,7 @@ class PushingHost(threading.Thread):
                 if count <= 0:
                     break
                 waiting[first] = (first + count - 1, time.monotonic())
-                connection.send(wire.text(wire.push(first, first, count)))
+                connection.send(wire.text(wire.push(first, first, count, self._message)))
                 first += count
                 self.made = max(self.made, first - 1)
             frame = connection.frame()

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest import TestCase
@@ -49,19 +49,25 @@ class Installation:
 
     # Processes
 
-    def start_server(self, *options: str) -> str:
+    def start_server(self, *options: str, interface: str | None = None) -> str:
         """Start the server and wait until it accepts; answers `host:port`.
 
-        A server that is started again listens where the one before it did.
+        A server that is started again listens where the one before it did, the first
+        on loopback unless another address is named.
         """
+        if interface is not None:
+            self._listen = f"tcp:0:interface={interface}"
         address = self._start(SERVER, "--listen", self._listen, *options)
         host, _, port = address.rpartition(":")
         self._listen = f"tcp:{port}:interface={host}"
         return address
 
-    def start_agent(self, *options: str) -> str:
-        """Start the agent and wait until its control socket answers."""
-        return self._start(AGENT, *options)
+    def start_agent(self, *options: str, prefix: Sequence[str] = ()) -> str:
+        """Start the agent and wait until its control socket answers.
+
+        `prefix` is what it is started by, as `ip netns exec`; that must become it.
+        """
+        return self._start(AGENT, *options, prefix=prefix)
 
     def kill_server(self) -> None:
         """kill -9 the server."""
@@ -95,14 +101,14 @@ class Installation:
             return (self.root / f"{plugin}.out").read_text(errors="replace")[-4000:]
         return ""
 
-    def _start(self, plugin: str, *options: str) -> str:
+    def _start(self, plugin: str, *options: str, prefix: Sequence[str] = ()) -> str:
         address = self.state / "run" / f"{plugin}.address"
         # One that was killed could not remove it.
         address.unlink(missing_ok=True)
         with (self.root / f"{plugin}.out").open("ab") as out:
             self.running[plugin] = subprocess.Popen(
                 [
-                    sys.executable, "-c", "from twisted.scripts.twistd import run; run()",
+                    *prefix, sys.executable, "-c", "from twisted.scripts.twistd import run; run()",
                     "--pidfile=", "-n", plugin, "--state-dir", str(self.state), *options,
                 ],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=out,

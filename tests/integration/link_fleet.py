@@ -60,14 +60,31 @@ class NoFiles:
         pass
 
 
+CAPABILITIES = Capabilities(
+    supported_probes=[], sources=["file"], max_batch_entries=1000, compression=[]
+)
+
+
 class Watcher:
     """Says each time when its link is active."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
-    def configure(self, config: object) -> None:
+    def configure(self, config: object, pushed: bool) -> None:
         print(self.number, f"{time.monotonic():.3f}", flush=True)
+
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
+
+    def config_refused(self, reason: str) -> None:
+        pass
+
+    def samples(self) -> Deferred[None]:
+        return succeed(None)
+
+    def report_restored(self, first: int, last: int) -> None:
+        pass
 
     def pause_sources(self) -> None:
         pass
@@ -85,9 +102,7 @@ def make_link(number: int, url: str, token: str) -> LinkRunner:
         hostname=f"linked-{number}",
         host_id=f"00000000-0000-4000-8000-{number:012d}",
         platform=Platform(os="linux", arch="x86_64", kernel="6.1"),
-        capabilities=Capabilities(
-            supported_probes=[], sources=["file"], max_batch_entries=1000, compression=[]
-        ),
+        capabilities=CAPABILITIES,
         token=token,
         resume_from_seq=0,
     )

@@ -49,11 +49,18 @@ class Store(TestCase):
         self.assertIn("runs", refused.stderr)
         connection.socket.close()
         place.stop(SERVER, signal.SIGKILL)
-        place.cortextx("server", "restore", file, code=2)
+        asked = place.cortextx("server", "restore", file, code=2)
+        self.assertIn("what is there now is kept as", asked.stderr)
+        self.assertNotIn("cannot be undone", asked.stderr)
         done = json.loads(place.cortextx("server", "restore", file, "--yes", "--json").stdout)
         kept = json.loads(place.cortextx("server", "verify", done["kept"], "--json").stdout)
         self.assertEqual((done["entries"], kept["entries"]), (5, 10))
         host, _, port = place.start_server().rpartition(":")
+        acts = json.loads(place.cortextx("server", "acts", "--json").stdout)["acts"]
+        (act,) = [one for one in acts if one["act"] == "server.restore"]
+        self.assertEqual((act["actor"], act["details"]), (
+            "local", {"backup": file, "kept": done["kept"]},
+        ))  # fmt: skip
         self.assertEqual(len(place.tail_all()), 5)
         again = Connection((host, int(port)))
         self.addCleanup(again.socket.close)
@@ -65,7 +72,13 @@ class Store(TestCase):
         place = Installation(self)
         place.start_server()
         file = place.root / "b.db"
-        place.cortextx("server", "backup", str(file))
+        killed = place.root / "older.db.partial"
+        killed.write_bytes(b"x")
+        (place.root / "b.db.partial").write_bytes(b"what a killed backup left")
+        said = place.cortextx("server", "backup", str(file)).stderr
+        self.assertIn(f"{killed} is left of a backup that was killed", said)
+        self.assertNotIn("b.db.partial", said)
+        self.assertFalse((place.root / "b.db.partial").exists())
         place.stop(SERVER)
         before = place.cortextx("server", "verify", "--json").stdout
         file.write_bytes(file.read_bytes()[:20_000])

@@ -148,6 +148,44 @@ class AgentsClock(SynchronousTestCase):
         self.assertTrue(host["clock_off"])
         self.assertEqual((host["connected"], host["gap_count"]), (True, 0))
 
+    def test_a46_a_host_that_starts_in_1970(self) -> None:
+        """Without a clock of its own a host starts at 1970 and is set right later, here in
+        mid-traffic, and once more by an hour back: enrolment, lines and order are as ever,
+        the agent's restart in between finds its place, and no gap is seen."""
+        site = Installation(self)
+        log = site.root / "logs" / "app.log"
+        log.parent.mkdir()
+        site.write_server_config(OFTEN)
+        site.write_agent_config(
+            f'[[sources]]\nkind = "file"\npath = "{log}"\n', agent="allow_sources = []\n"
+        )
+        site.start_server()
+        clock = SetClock(site.root / "clock")
+        clock.set(60 - time.time())
+        written = 0
+        with environment(clock.environment):
+            site.enroll("no-battery")
+            site.start_agent()
+            for step in (60 - time.time(), 0, -HOUR, HOUR):
+                clock.set(step)
+                with log.open("a") as file:
+                    file.writelines(f"{written + n}\n" for n in range(50))
+                written += 50
+                site.wait_until(
+                    lambda count=written: len(lines_of(site)) == count, f"lines after {step}", 10
+                )
+                if step == 0:
+                    site.kill_agent()
+                    site.start_agent()
+        self.assertEqual(lines_of(site), [str(n) for n in range(written)])
+        (host,) = site.hosts()
+        self.assertEqual((host["connected"], host["gap_count"]), (True, 0))
+
+
+def lines_of(site: Installation) -> list[str]:
+    """What is stored of the log."""
+    return [row["message"] for row in site.tail_all() if row["source"].endswith("app.log")]
+
 
 def told_an_hour(row: dict[str, Any]) -> bool:
     """Whether the server shows the host's clock an hour behind."""

@@ -111,6 +111,39 @@ class OlderDatabase(Restored):
         self.shipped(90)
         self.assertEqual(self.host()["gap_count"], 1)
 
+    def test_the_gap_shows_though_the_host_logs_nothing(self) -> None:
+        """F26, F37: the agent sees at the hello that what it had acked is gone, and says so at
+        once, so that an audit is not complete for as long as nothing is logged."""
+        self.site.enroll("silent")
+        self.site.start_agent()
+        self.write(20)
+        self.shipped(20)
+        before = self.host()["accepted_seq"]
+        copy = self.backup()
+        self.write(30)
+        self.shipped(50)
+        after = self.host()["accepted_seq"]
+        self.restore(copy)
+        self.site.wait_until(lambda: self.host()["gap_count"] == 1, "the gap")
+        found = json.loads(self.site.cortextx("audit", "silent", "--json", code=5).stdout)
+        self.assertEqual(found["missing_entries"], after - before)
+        (gap,) = found["gaps"]
+        self.assertEqual((gap["first"], gap["last"]), (before + 1, after))
+        self.assertEqual(gap["cause"], "restored")
+        self.assertEqual(self.reports(), 1)
+        # Once it has said so, it does not say so again.
+        self.site.kill_server()
+        self.site.start_server()
+        self.site.cortextx("agent", "retry")
+        self.write(5)
+        self.shipped(25)
+        self.assertEqual((self.host()["gap_count"], self.reports()), (1, 1))
+
+    def reports(self) -> int:
+        """How often the host said that the server was restored."""
+        own = [e["message"] for e in self.site.tail_all() if e["source"] == "custom:cortextx"]
+        return sum("it was restored" in message for message in own)
+
     def test_a_host_that_the_backup_does_not_know(self) -> None:
         """A56: it is refused, and keeps its buffer, its files and its process; issued again under
         its host id it goes on where it was, and what the old database had is one gap."""

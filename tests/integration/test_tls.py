@@ -8,13 +8,17 @@ import signal
 import socket
 import ssl
 import stat
+import subprocess
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from twisted.trial.unittest import SynchronousTestCase
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 
 from tests import wire
-from tests.integration.harness import AGENT, SERVER, Installation
+from tests.integration.harness import AGENT, SERVER, Installation, environment
+from tests.integration.peers import need
 from tests.integration.proxies import free_port
 
 
@@ -92,6 +96,76 @@ class OwnTls(SynchronousTestCase):
         self.place.running[SERVER].send_signal(signal.SIGHUP)
         self.place.wait_until(lambda: self.served() != renewed, "SIGHUP to be heard")
         self.assertNotIn("Traceback", self.place.output(SERVER))
+
+    def test_curl(self) -> None:
+        """curl, which offers h2 and http/1.1 by ALPN, is answered, whatever it is told to offer."""
+        curl = need("curl")
+        self.start()
+        ca = str(self.place.state / "server" / "tls" / "ca.pem")
+        for options in ((), ("--http1.1",), ("--no-alpn",)):
+            done = subprocess.run(
+                [
+                    curl, "-sS", "--max-time", "10", "--cacert", ca, "-w", "%{http_version}",
+                    *options, f"https://localhost:{self.port}/healthz",
+                ],
+                capture_output=True, text=True, timeout=20, check=False, env=environment(),
+            )  # fmt: skip
+            self.assertEqual((done.stdout, done.stderr), ("ok\n1.1", ""), options)
+
+    def test_websockets_by_tls(self) -> None:
+        """The `websockets` library upgrades by TLS, with ALPN of any kind and without."""
+        self.start()
+        ca = str(self.place.state / "server" / "tls" / "ca.pem")
+        url = f"wss://localhost:{self.port}/ws/agent"
+        for offered in (None, ["http/1.1"], ["h2", "http/1.1"], ["h2"]):
+            context = ssl.create_default_context(cafile=ca)
+            if offered is not None:
+                context.set_alpn_protocols(offered)
+            with connect(url, ssl=context, subprotocols=[Subprotocol("cortex.v1")]) as peer:
+                self.assertEqual(peer.subprotocol, "cortex.v1", offered)
+
+    def test_bad_files_at_a_reload(self) -> None:
+        """With files that are no pair, are cut off or are gone a reload is refused, and neither
+        what new connections are shown nor a connected agent is concerned (A59)."""
+        self.start()
+        self.place.enroll("web1")
+        self.place.write_agent_config(agent="allow_sources = []")
+        self.place.start_agent()
+        self.place.wait_until(self.is_active, "the agent to connect")
+        first = self.served()
+        at = self.place.state / "server" / "tls"
+        for name in ("server.key", "server.pem"):
+            good = (at / name).read_bytes()
+            for bad in ((at / "ca.key").read_bytes(), good[:80], b"", None):
+                (at / name).unlink() if bad is None else (at / name).write_bytes(bad)
+                self.assertIn(name, self.place.cortextx("reload", code=2).stderr)
+                self.assertEqual(self.served(), first)
+            (at / name).write_bytes(good)
+        self.place.cortextx("reload")
+        self.assertTrue(self.is_active())
+        self.assertNotIn("Traceback", self.place.output(SERVER))
+
+    def test_a_version_raised_and_lowered(self) -> None:
+        """A min_agent_version that locks the connected agent out wants a yes; then the agent
+        stays until it comes again, is refused, and is back once the version is lowered."""
+        self.start()
+        self.place.enroll("web1")
+        self.place.write_agent_config(agent="allow_sources = []")
+        self.place.start_agent()
+        self.place.wait_until(self.is_active, "the agent to connect")
+        self.place.write_server_config('[server]\nmin_agent_version = "9.0.0"\n')
+        self.assertIn("web1", self.place.cortextx("reload", code=1).stderr)
+        self.place.cortextx("reload", "--yes")
+        self.assertTrue(self.is_active())
+        self.place.stop(AGENT)
+        self.place.start_agent()
+        self.place.wait_until(
+            lambda: "too old" in str(self.agent_status()["last_error"]), "a refusal"
+        )
+        self.place.write_server_config('[server]\nmin_agent_version = "0.0.1"\n')
+        self.place.cortextx("reload")
+        self.place.cortextx("agent", "retry")
+        self.place.wait_until(self.is_active, "the agent to be back")
 
     def test_another_server_at_the_same_place(self) -> None:
         """Who took the server's place with a CA of his own gets nothing: the agent says why,

@@ -191,6 +191,34 @@ class LogStoreSuite(Base):
         self.assertEqual(await store.gaps(OTHER), [])
         self.assertEqual(len(await store.gaps()), 2)
 
+    async def test_gaps_come_in_pages(self) -> None:
+        """Of one host or of all: behind a place, each once, and never more than 1000."""
+        store = await self.with_hosts()
+        for n in range(1, 8):
+            at = NOON_US + n // 3
+            await store.append([batch(HOST, [entry(2 * n)], at), batch(OTHER, [entry(3 * n)], at)])
+        for host in (HOST, OTHER, None):
+            whole = await store.gaps(host)
+            found: list[Any] = []
+            after = None
+            while page := await store.gaps(host, after, 3):
+                self.assertLessEqual(len(page), 3)
+                found += page
+                after = page[-1].place
+            self.assertEqual([gap.place for gap in found], [gap.place for gap in whole])
+            self.assertEqual(len(found), 14 if host is None else 7)
+            self.assertEqual([g.detected_at for g in found], sorted(g.detected_at for g in found))
+        await store.append([batch(HOST, [entry(n)]) for n in range(20, 2100, 2)])
+        self.assertEqual(len(await store.gaps(HOST, None, 5000)), 1000)
+
+    async def test_a_tail_from_beyond_the_head_goes_on_at_the_head(self) -> None:
+        """F26: its position comes from before a restoration."""
+        store = await self.with_hosts()
+        await store.append([run_of(1, 3)])
+        page = await store.tail(EntryFilter(), 99, 10)
+        self.assertEqual((list(page.entries), page.cursor), ([], 3))
+        self.assertEqual(await store.oldest(), 1)
+
     async def test_hosts_do_not_share_their_seqs(self) -> None:
         store = await self.with_hosts()
         answers = await store.append([run_of(1, 3), run_of(1, 2, OTHER), run_of(4, 4)])

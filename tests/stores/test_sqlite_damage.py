@@ -10,6 +10,7 @@ from twisted.internet import reactor
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
+from cortextx.errors import UnknownEntry
 from cortextx.interfaces.fleet import EntryFilter, StoredEntry
 from cortextx.stores.sqlite import SqliteStore
 from cortextx.stores.sqlite_backup import verify
@@ -189,6 +190,36 @@ class Damaged(SynchronousTestCase):
                     found = search(reader, which, 300, newest_first)
                     self.assertEqual(sorted(one.seq for one in found), list(range(1, COUNT + 1)))
             self.assertEqual(damage.rows, 0)
+
+    def test_what_counts_and_looks_around_goes_on_too(self) -> None:
+        """A histogram counts, and a context shows, what can be read, whichever page is damaged:
+        of the entries or of an index; what is left out is counted as damaged."""
+        for kind, owner in (
+            (13, "logs_000001"), (10, "logs_000001_ts"), (10, "logs_000001_seq"),
+            (10, "logs_000001_host_ts"),
+        ):  # fmt: skip
+            path = self.mktemp()
+            make(path)
+            pages = self.pages(path, kind, owner)
+            invert(path, (pages[len(pages) // 2] - 1) * 4096, 12)
+            reader, damage = self.open(path)
+            whole = range(1, COUNT + 1)
+            lost = set(whole) - {one.seq for one in tail(reader, EntryFilter(), 100)}
+            for which in (EntryFilter(), EntryFilter(text="words"), EntryFilter(hosts=(HOST,))):
+                counts = reader.histogram(which, 7).counts
+                self.assertIn(sum(counts), (COUNT, COUNT - len(lost)), (owner, which))
+            for seq in (1, 50, 500, COUNT):
+                if seq in lost:
+                    with self.assertRaises(UnknownEntry):
+                        reader.context(seq, 3, 3, False)
+                    continue
+                for same_source in (False, True):
+                    found = [one.seq for one in reader.context(seq, 60, 60, same_source)]
+                    self.assertIn(seq, found)
+                    self.assertEqual(found, sorted(set(found) - lost))
+                    inside = set(range(max(1, seq - 20), min(COUNT, seq + 20) + 1)) - lost
+                    self.assertLessEqual(inside, set(found), (owner, seq))
+            self.assertEqual(damage.rows, len(lost))
 
     def test_damage_anywhere_in_the_entries(self) -> None:
         """Wherever among the entries bytes are damaged, tails and searches come to their

@@ -107,6 +107,32 @@ class Client:
             protocol.connectionLost(Failure(ConnectionDone()))
 
 
+class Stuffed(Client):
+    """A client that reads only when it is told to: its connection is full after 64 KiB."""
+
+    def __init__(self, site: Any) -> None:
+        super().__init__(site)
+        self._left, self._paused = 65_536, False
+        write = self.transport.write
+
+        def counted(data: bytes) -> None:
+            write(data)
+            self._left -= len(data)
+            if self._left < 0 and not self._paused:
+                self._paused = True
+                self.transport.producer.pauseProducing()
+
+        self.transport.write = counted  # type: ignore[method-assign]
+        self.transport.writeSequence = lambda parts: counted(b"".join(parts))  # type: ignore[method-assign]
+
+    def read(self) -> bool:
+        """Take what was sent; whether anything waited for that."""
+        paused, self._paused, self._left = self._paused, False, 65_536
+        if paused:
+            self.transport.producer.resumeProducing()
+        return paused
+
+
 class Agent:
     """A host's session over the same site, which can run the probe `host.uptime`."""
 
@@ -280,8 +306,8 @@ class WebCase(SynchronousTestCase):
         entries = [
             LogEntry(
                 seq=first + number,
-                ts=FIRST + timedelta(seconds=first + number),
                 **{
+                    "ts": FIRST + timedelta(seconds=first + number),
                     "severity": "warning",
                     "source": "file:/var/log/x",
                     "app_name": "app",

@@ -30,6 +30,13 @@ class Hosts(SynchronousTestCase):
             problem = self.assertRaises(Problem, self.guard.check_host, host)
             self.assertEqual(problem.status, 421, host)
 
+    def test_a_url_that_is_none(self) -> None:
+        """A public URL that cannot be taken apart names nothing, and breaks nothing."""
+        for url in ("wss://[::1", "", "nonsense", "wss://[]/"):
+            guard = guard_of(url, ("other.example",), ())
+            guard.check_host("other.example")
+            self.assertRaises(Problem, guard.check_host, "logs.example")
+
     def test_no_host(self) -> None:
         """A Host that is missing, empty or no host at all is a bad request."""
         for host in (None, "", "a b", "user@logs.example", "logs.example:http", "[::1", "a/b"):
@@ -53,7 +60,14 @@ class Origins(SynchronousTestCase):
 
     def test_foreign(self) -> None:
         """Any other page is refused, even one on another port of this machine."""
-        for origin in ("https://evil.example", "null", "", "http://127.0.0.1:80", "127.0.0.1:8600"):
+        for origin in (
+            "https://evil.example",
+            "ftp://127.0.0.1:8600",
+            "null",
+            "",
+            "http://127.0.0.1:80",
+            "127.0.0.1:8600",
+        ):
             problem = self.assertRaises(Problem, self.guard.check_origin, origin, "127.0.0.1:8600")
             self.assertEqual(problem.status, 403, origin)
 

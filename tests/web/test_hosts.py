@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from cortextx.app.admin import AdminOps
+from cortextx.core import jsontext
 from cortextx.fleet.contract import MetricSample
 from cortextx.fleet.invitation import read_invitation
 from tests import wire
@@ -137,7 +139,7 @@ class Configs(WebCase):
         self.issue()
         for config, field in (
             ({"probe_concurrency": 0}, "config.probe_concurrency"),
-            ({"probe_concurency": 1}, "config"),
+            ({"probe_concurency": 1}, "config.probe_concurency"),
             ({"log_sources": [{}]}, "config.log_sources[0].kind"),
         ):
             body = {"config": config}
@@ -258,3 +260,10 @@ class Measures(WebCase):
         self.assertEqual((status["live_hosts"], status["hosts"]), (1, {"active": 1}))
         self.assertEqual((status["ingest"]["entries"], status["store"]["entries"]), (1, 1))
         self.assertEqual(json.dumps(status).count("token"), 0)
+
+    def test_status_is_the_same_from_afar(self) -> None:
+        """`server status` shows the same members here and with --server."""
+        here = AdminOps(self.clock, lambda: self.fleet, WALL)
+        local = self.result(here.status({}, lambda rows: None))
+        local["hosts"] = dict(local["hosts"])
+        self.assertEqual(json.loads(jsontext.encode(local)), self.good("/status"))

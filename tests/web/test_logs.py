@@ -124,6 +124,22 @@ class Missing(LogCase):
         self.assertEqual(self.good("/gaps", {"host": "db1"})["gaps"], [])
         self.refused(404, "/gaps", {"host": "nobody"})
 
+    def test_gaps_and_audits_have_pages(self) -> None:
+        """A cursor leads through all of them, each once; an audit's numbers are of all."""
+        for _ in range(5):
+            self.push("late", skip=1)
+        for path in ("/gaps", "/hosts/web1/audit"):
+            found: list[int] = []
+            cursor = None
+            for _ in range(3):
+                told = self.good(path, {"limit": 2} | ({"cursor": cursor} if cursor else {}))
+                found += [gap["first"] for gap in told["gaps"]]
+                cursor = told["cursor"]
+                self.assertEqual(told.get("missing_entries", 5), 5)
+            self.assertEqual((found, cursor), ([4, 6, 8, 10, 12], None))
+            for wrong in ("x", "1.2", "1.2.99999999999999999999", "-1.2.3"):
+                self.refused(400, path, {"cursor": wrong})
+
     def test_audit(self) -> None:
         """A host is complete, or it is told what is missing, in a range of seqs."""
         self.assertTrue(self.good("/hosts/web1/audit")["complete"])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cortextx.web import api_tail
+from twisted.internet.defer import succeed
+
 from cortextx.web.api_tail import ALIVE_SECONDS, FOLLOW_PAUSE
-from tests.web.case import HOST_B, Client, WebCase
+from cortextx.web.flow import PIECE_BYTES
+from tests.web.case import HOST_B, Client, Stuffed, WebCase
 
 
 class Event:
@@ -26,6 +28,8 @@ class Event:
 
 
 class TailCase(WebCase):
+    table = {"api_tails": 3, "api_tails_per_token": 2}
+
     def setUp(self) -> None:
         super().setUp()
         self.issue()
@@ -100,9 +104,17 @@ class Following(TailCase):
 
     def test_too_many(self) -> None:
         """Tails are bounded in number, and one that ends makes room for another."""
-        clients = [self.tail() for _ in range(60)]
-        self.patch(api_tail, "MAX_TAILS", 60)
-        self.refused(503, "/tail")
+        clients = [self.tail(role=role) for role in ("viewer", "viewer", "admin")]
+        problem = self.refused(503, "/tail", role="operator")
+        self.assertEqual(problem["code"], "too_many_tails")
+        clients[0].lost()
+        self.assertEqual(self.tail(role="operator").answer().status, 200)
+
+    def test_too_many_of_one_token(self) -> None:
+        """One token cannot take all the tails that there may be."""
+        clients = [self.tail(), self.tail()]
+        refused = self.ask("/tail")
+        self.assertEqual((refused.status, refused.headers["retry-after"]), (429, "2"))
         clients[0].lost()
         self.assertEqual(self.tail().answer().status, 200)
 
@@ -151,6 +163,7 @@ class Resuming(TailCase):
             return tail(which, max(after, 6), limit)
 
         self.patch(self.store, "tail", without)
+        self.patch(self.store, "oldest", lambda: succeed(7))
         gap, *entries = self.events(self.tail({"after": 3}))
         self.assertEqual(gap.data, {"after": 3, "to": 6, "reason": "expired"})
         self.assertEqual([entry.id for entry in entries], [7, 8, 9, 10])
@@ -215,6 +228,24 @@ class SlowReaders(TailCase):
         self.go_on()
         self.clock.advance(301)
         self.assertTrue(client.transport.disconnecting)
+
+    def test_nothing_is_held_for_who_does_not_read(self) -> None:
+        """A tail that begins with many large entries and is not read gets one piece of them,
+        and all in order when it is read: what `last` asks for is not gathered first."""
+        self.push(*(str(number) + "x" * 40_000 for number in range(300)))
+        client = Stuffed(self.site)
+        self.addCleanup(client.lost)
+        client.ask(
+            "GET",
+            "/api/v1/tail?last=250",
+            {"Host": "127.0.0.1", "Authorization": f"Bearer {self.token()}"},
+        )
+        before = len(client.transport.value())
+        self.assertLess(before, 3 * PIECE_BYTES)
+        while client.read():
+            pass
+        numbers = [int(message.partition("x")[0]) for message in self.messages(client)]
+        self.assertEqual(numbers, list(range(50, 300)))
 
 
 class Ending(TailCase):

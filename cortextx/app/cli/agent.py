@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
 
+from cortextx.app.cli.agent_buffer import buffer, probe
 from cortextx.app.cli.client import calling
 from cortextx.app.cli.enroll import checked_uuid, enroll
 from cortextx.app.cli.faults import USAGE, Fault
@@ -19,7 +20,7 @@ from cortextx.app.cli.invocation import (
     pass_invocation,
     remote_options,
 )
-from cortextx.app.cli.terminal import escaped, print_json, print_pairs, print_table
+from cortextx.app.cli.terminal import escaped, print_json, print_pairs, print_table, shown
 
 LIST_COLUMNS = {
     "name": "HOST",
@@ -51,6 +52,17 @@ STATUS_SOURCES = {
     "why": "WHY",
 }
 
+STATUS_REPORTS = {"name": "READS AS", "kind": "KIND", "state": "STATE", "counters": "COUNTS"}
+
+STATUS_RULES = {
+    "name": "RULE",
+    "matched": "MATCHED",
+    "dropped": "DROPPED",
+    "redacted": "REDACTED",
+}
+
+STATUS_PROBES = {"name": "PROBE", "offered": "OFFERED", "why": "WHY"}
+
 STATUS_FILES = {"path": "FILE", "offset": "READ", "size": "OF", "why": "WHY"}
 
 
@@ -73,6 +85,8 @@ def agent() -> None:
 
 
 agent.add_command(enroll)
+agent.add_command(buffer)
+agent.add_command(probe)
 
 
 @agent.command(
@@ -86,7 +100,8 @@ agent.add_command(enroll)
 def issue(invocation: Invocation, name: str, host_id: str | None, expire_in: int | None) -> None:
     """Make a one-time token with which a new host may enrol.
 
-    Give the invitation to `cortextx agent enroll` on that host. With --json: one
+    Give the invitation to `cortextx agent enroll` on that host. A name has one unused
+    invitation at most: another takes its place. With --json: one
     object with `host_id` (null: the host's first connection decides), `token`
     and `invitation`.
     """
@@ -99,6 +114,11 @@ def issue(invocation: Invocation, name: str, host_id: str | None, expire_in: int
     if invocation.json:
         print_json({key: made.get(key) for key in ("host_id", "token", "invitation")})
         return
+    if made.get("replaced"):
+        click.echo(
+            f"Note: {escaped(name)} had an invitation that nobody used; it is good no more\n",
+            err=True,
+        )
     click.echo(f"token       {made.get('token')}")
     click.echo(f"invitation  {made.get('invitation')}")
     if made.get("hint"):
@@ -113,7 +133,14 @@ def issue(invocation: Invocation, name: str, host_id: str | None, expire_in: int
 @json_option
 @pass_invocation
 def list_hosts(invocation: Invocation) -> None:
-    """List the hosts. With --json: {"hosts": [{…}, …]}."""
+    """List the hosts. With --json: {"hosts": [{…}, …]}.
+
+    \b
+    ENTRIES  the last number that is stored of what the host numbered
+    LAG      what it had numbered and this server not stored, by its last heartbeat
+             (every 30 s, while it is connected) less what was stored since
+    LOST     numbers that never came: `cortextx audit HOST`
+    """
     with invocation.server() as server:
         hosts, _ = server.call("agent.list")
     if invocation.json:
@@ -171,12 +198,39 @@ def gaps(invocation: Invocation, host: str | None) -> None:
 def rotate(invocation: Invocation, host: str, now: bool, expire_in: int | None) -> None:
     """Give a host a new token when it connects next; the old one is good until then.
 
-    A token that others may know is answered with --expire-in, or with revoke.
+    A token that others may know is answered with --expire-in, or with revoke. A host
+    that is connected is then cut, so that it takes its new token at once; one that does
+    not connect in time is locked out, and has to enrol again.
     """
     with invocation.server() as server:
-        server.call("agent.rotate", host=host, now=now or None, expire_in=expire_in)
-    done = "now" if now else "when it connects next"
-    click.echo(f"{escaped(host)} gets a new token {done}")
+        _, end = server.call("agent.rotate", host=host, now=now or None, expire_in=expire_in)
+    for line in rotation_told(escaped(str(end.get("name") or host)), end, now, expire_in):
+        click.echo(line)
+
+
+def rotation_told(
+    name: str, end: Mapping[str, Any], now: bool, expire_in: int | None
+) -> Iterator[str]:
+    """What comes of a rotation, from the answer's end."""
+    ends_at, again = shown(end.get("ends_at")), f"--host {shlex.quote(name)}"
+    if end.get("host_id"):
+        again += f" --host-id {end['host_id']}"
+    if not end.get("pending", True):
+        yield f"{name} was issued an invitation anew, and gets a new token when it uses that"
+        if expire_in is not None:
+            yield f"the token that it has now is refused from {ends_at} on"
+        return
+    cut = end.get("connected") and (now or expire_in is not None)
+    if cut:
+        yield f"{name} gets a new token now: it was cut, and is back in a moment"
+    else:
+        yield f"{name} gets a new token when it connects next"
+    if expire_in is not None:
+        yield f"its old token is refused from {ends_at} on" + (
+            "" if cut else ": if it does not connect before, it is locked out, until"
+        )
+        if not cut:
+            yield f"  cortextx agent issue {again}"
 
 
 @agent.command(epilog=example("cortextx agent revoke web1 --yes"))
@@ -184,21 +238,21 @@ def rotate(invocation: Invocation, host: str, now: bool, expire_in: int | None) 
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @pass_invocation
 def revoke(invocation: Invocation, host: str, yes: bool) -> None:
-    """Refuse a host from now on, and cut its connection. Its entries stay."""
+    """Refuse a host from now on, and cut its connection. Its entries stay.
+
+    An invitation that nobody has used is withdrawn, which removes it from the list.
+    """
+    question = f"Refuse {escaped(host)} from now on"
+    if not yes and sys.stdin.isatty():
+        with invocation.server() as server:
+            if server.one("agent.show", host=host)["host_id"] is None:
+                question = f"Withdraw the invitation for {escaped(host)}"
+    sure(question, yes)
     with invocation.server() as server:
-        if (
-            not yes
-            and sys.stdin.isatty()
-            and server.one("agent.show", host=host)["host_id"] is None
-        ):
-            raise Fault(
-                f"{host} has not enrolled yet: there is nothing to refuse",
-                f"`{calling(invocation.state_dir)} agent forget {shlex.quote(host)}`"
-                " withdraws its invitation",
-            )
-    sure(f"Refuse {escaped(host)} from now on", yes)
-    with invocation.server() as server:
-        server.call("agent.revoke", host=host)
+        _, end = server.call("agent.revoke", host=host)
+    if end.get("withdrawn"):
+        click.echo(f"the invitation for {escaped(str(end['name']))} is withdrawn")
+        return
     click.echo(f"{escaped(host)} is revoked; `cortextx agent forget` removes it from the list")
 
 
@@ -207,10 +261,16 @@ def revoke(invocation: Invocation, host: str, yes: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @pass_invocation
 def forget(invocation: Invocation, host: str, yes: bool) -> None:
-    """Remove a host from the list; to come back it must enrol anew."""
+    """Remove a host from the list; to come back it must enrol anew.
+
+    An invitation that nobody has used is withdrawn so.
+    """
     sure(f"Forget {escaped(host)}", yes)
     with invocation.server() as server:
-        server.call("agent.forget", host=host)
+        _, end = server.call("agent.forget", host=host)
+    if end.get("withdrawn"):
+        click.echo(f"the invitation for {escaped(str(end['name']))} is withdrawn")
+        return
     click.echo(f"{escaped(host)} is forgotten")
 
 
@@ -236,27 +296,51 @@ def _print_status(found: Mapping[str, Any]) -> None:
         pairs["next_attempt_in"] = f"{pairs['next_attempt_in']} s"
     if pairs.get("sources_paused_by") is not None:
         pairs["sources_paused_by"] = ", ".join(pairs["sources_paused_by"])
+    reports = [
+        {**row, "counters": _counts(row["counters"])} for row in pairs.pop("reports", None) or []
+    ]
+    rules = pairs.pop("rules", None) or []
+    probes = pairs.pop("probes", None) or []
+    if pairs.get("unacknowledged") is not None:
+        pairs["unacknowledged"] = ", ".join(pairs["unacknowledged"]) or None
     print_pairs(pairs)
-    for columns, rows in ((STATUS_SOURCES, sources), (STATUS_FILES, files)):
+    for columns, rows in (
+        (STATUS_SOURCES, sources),
+        (STATUS_REPORTS, reports),
+        (STATUS_RULES, rules),
+        (STATUS_PROBES, probes),
+        (STATUS_FILES, files),
+    ):
         if rows:
             click.echo()
             print_table(columns, rows)
 
 
+def _counts(counters: Mapping[str, int]) -> str:
+    """Counters for a column: those that are not 0."""
+    return " ".join(f"{name}={value}" for name, value in counters.items() if value)
+
+
 @agent.command(epilog=example("cortextx agent retry"))
 @pass_invocation
 def retry(invocation: Invocation) -> None:
-    """Let the agent on this machine try once more after a fatal refusal."""
+    """Let the agent on this machine try once more after a fatal refusal.
+
+    For a host that was revoked there is nothing to try with: `agent enroll` it again.
+    """
     with invocation.agent() as client:
-        client.call("retry")
+        _, end = client.call("retry")
+    if end.get("connected"):
+        click.echo("the agent is connected; there is nothing to try again")
+        return
     click.echo("the agent tries once more; `cortextx agent status` shows what comes of it")
 
 
-def sure(question: str, yes: bool) -> None:
+def sure(question: str, yes: bool, why: str = "this cannot be undone") -> None:
     """Return if the user means it; raises Fault or Abort."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Fault("this cannot be undone", "add --yes if you mean it", USAGE)
+        raise Fault(why, "add --yes if you mean it", USAGE)
     if not click.confirm(f"{question}?"):
         raise Fault("nothing was changed")

@@ -38,9 +38,11 @@ def doctor(invocation: Invocation, quiet: bool) -> None:
     the processes and what they say of themselves and of the hosts. It changes
     nothing. With --json: {"findings": [{"level", "about", "said", "hint"}, …]}.
     """
-    from cortextx.app.cli import doctor_agent, doctor_machine, doctor_server
+    from cortextx.app.cli import doctor_agent, doctor_machine, doctor_server, doctor_store
 
-    looks = (*doctor_machine.LOOKS, *doctor_server.LOOKS, *doctor_agent.LOOKS)
+    looks = (
+        *doctor_machine.LOOKS, *doctor_server.LOOKS, *doctor_store.LOOKS, *doctor_agent.LOOKS
+    )  # fmt: skip
     found: list[Finding] = []
     for look in looks:
         known = {(finding.said, finding.hint) for finding in found}

@@ -107,6 +107,20 @@ def _buffer(status: Row) -> Iterator[Finding]:
     if status.get("buffer_fault"):
         hint = "make room on the disk, or mend it, then restart the agent"
         yield wrong("buffer", str(status["buffer_fault"]), hint)
+    if status.get("unacknowledged"):
+        yield wrong(
+            "buffer", f"nobody has looked at {', '.join(status['unacknowledged'])}",
+            "`cortextx agent buffer quarantine` shows it; add --acknowledge once that is done",
+        )  # fmt: skip
+    if status.get("probable_clone"):
+        yield wrong(
+            "agent", "another agent with this host's identity keeps taking its place",
+            "enrol one of the two anew: `cortextx agent enroll --force` there",
+        )  # fmt: skip
+    for probe in status.get("probes") or []:
+        if str(probe.get("why") or "").startswith("disabled"):
+            again = f"`cortextx agent probe reset {probe['name']}` once its cause is mended"
+            yield note("probes", f"{probe['name']} is {probe['why']}", again)
     for member, what in (
         ("damaged_entries", "were damaged on the disk"),
         ("evicted_entries", "had to go, as the buffer was full"),

@@ -46,7 +46,11 @@ def state_directory(invocation: Invocation) -> Iterator[Finding]:
         )  # fmt: skip
         return
     if stat.S_IMODE(found.st_mode) & 0o022:
-        yield wrong(about, f"others may write to {path}", f"chmod go-w {path}")
+        yield wrong(about, f"others may write to {path}", f"chmod go= {path}")
+    elif stat.S_IMODE(found.st_mode) & 0o055:
+        # What is secret lies in directories of its own, which are looked at below.
+        said = f"others may look into {path}: at the configuration, and what is kept there"
+        yield note(about, said, f"chmod go= {path}")
     bad = False
     for name in (*PRIVATE, *SECRETS):
         at = os.path.join(path, name)

@@ -18,7 +18,8 @@ from cortextx.app.cli.invocation import Invocation
 from cortextx.app.cli.processes import SERVER, Place, running_pid
 from cortextx.app.config import load
 from cortextx.app.statedir import StateDir
-from cortextx.fleet.server.settings import ServerSettings, check
+from cortextx.errors import ConfigError
+from cortextx.fleet.server.settings import ServerSettings, ServerTable, check
 
 CONNECT_SECONDS = 3.0
 SOON = 7 * 86_400.0
@@ -46,18 +47,20 @@ def server_process(invocation: Invocation) -> Iterator[Finding]:
         yield note("server", "none is set up in this state directory")
         return
     pid = running_pid(Place(directory.path, SERVER))
-    settings = _settings(directory)
+    settings = _settings_if_good(directory)
     if pid is None:
         call = f"`{calling(directory.path)} up`"
         yield wrong("server", "it does not run", f"start it: {call}, or systemctl start {SERVER}")
-        yield from _ports(settings)
+        if settings is not None:
+            yield from _ports(settings)
         return
     with invocation.server() as client:
         status = client.one("server.status")
     yield ok("server", f"runs (pid {pid}), {status.get('live_hosts')} hosts connected")
     for address in status.get("listen") or []:
         yield _reachable(str(address))
-    yield from _open_files(pid, settings.server.max_connections)
+    if settings is not None:
+        yield from _open_files(pid, settings.server.max_connections)
     yield from _health(status)
 
 
@@ -68,9 +71,13 @@ def certificate(invocation: Invocation) -> Iterator[Finding]:
     directory = StateDir(invocation.state_dir)
     if not _is_here(directory):
         return
-    table = _settings(directory).server
-    speaks = any(endpoint.startswith("tls:") for endpoint in table.listen)
+    settings = _settings_if_good(directory)
+    # Where the configuration cannot be read, what it would take if it said nothing.
+    table = settings.server if settings is not None else ServerTable()
     files = certificates.tls_files(directory, table.tls_certificate, table.tls_key)
+    speaks = any(endpoint.startswith("tls:") for endpoint in table.listen)
+    if settings is None:
+        speaks = os.path.exists(files.certificate)
     if not speaks:
         return
     shown = certificates.show(files)
@@ -85,8 +92,8 @@ def certificate(invocation: Invocation) -> Iterator[Finding]:
         yield note("certificate", f"it ends in {days} days", hint)
     else:
         yield ok("certificate", f"good for {days} days, for {', '.join(shown.names)}")
-    name = urlsplit(table.public_url or "").hostname
-    if name and not any(_covers(held, name) for held in shown.names):
+    name = _host_of(table.public_url)
+    if name and not any(certificates.covers(held, name) for held in shown.names):
         yield wrong(
             "certificate", f"it is not for {name}, which public_url names",
             f"`cortextx server tls renew --name {name} …`, with all the names that agents use",
@@ -104,7 +111,7 @@ def hosts(invocation: Invocation) -> Iterator[Finding]:
         return
     amiss = False
     for row in found:
-        for finding in _of_host(row):
+        for finding in (*_of_host(row), *_of_token(row, invocation.now())):
             amiss = True
             yield finding
     if not amiss and found:
@@ -140,12 +147,40 @@ def _of_host(row: Row) -> Iterator[Finding]:
         yield note(about, f"{said} ({reason})" if reason else said, "`cortextx doctor` there")
 
 
+def _of_token(row: Row, now: float) -> Iterator[Finding]:
+    """A token that ends before its host has another: it is locked out then (F7)."""
+    name, host_id, at = str(row.get("name")), row.get("host_id"), row.get("token_expires_at")
+    about, left = f"host {name}", _seconds_left(at, now)
+    if left is None:
+        return
+    if row.get("state") == "never_connected":
+        if left <= 0:
+            said = f"its invitation ended unused at {at}"
+            yield note(about, said, f"issue another, or `cortextx agent forget {host_id or name}`")
+        return
+    again = (
+        f"`cortextx agent issue --host {name} --host-id {host_id}`, then"
+        " `cortextx agent enroll --force` there"
+    )
+    if left <= 0:
+        said = f"its token ended at {at}, and it had taken no new one: it is locked out"
+        yield wrong(about, said, again)
+    elif row.get("connected"):
+        said = f"its token ends at {at}, and it has taken no new one"
+        yield wrong(about, said, f"`cortextx agent rotate {host_id} --now`")
+    else:
+        said = f"its token ends at {at}: if it does not connect before, it is locked out"
+        yield note(about, said, f"start its agent; when it is too late: {again}")
+
+
 def _health(status: Row) -> Iterator[Finding]:
     ingest: dict[str, Any] = status.get("ingest") or {}
     admission: dict[str, Any] = status.get("admission") or {}
     if ingest.get("failed_commits"):
         said = f"{ingest['failed_commits']} commits failed since it started"
         yield wrong("store", said, "its log says why; is the disk full?")
+    for text in status.get("warnings") or []:
+        yield wrong("store", str(text))
     if (ingest.get("waiting_batches") or 0) > MANY_BATCHES:
         yield note("store", f"{ingest['waiting_batches']} batches wait: the disk is too slow")
     if ingest.get("quota_refusals"):
@@ -167,6 +202,21 @@ def _is_here(directory: StateDir) -> bool:
 def _settings(directory: StateDir) -> ServerSettings:
     default = directory.config_file(SERVER)
     return load(ServerSettings, default_path=default, environ=os.environ)
+
+
+def _settings_if_good(directory: StateDir) -> ServerSettings | None:
+    """None where they cannot be read, which `server_configuration` tells."""
+    try:
+        return _settings(directory)
+    except ConfigError:
+        return None
+
+
+def _host_of(url: str | None) -> str | None:
+    try:
+        return urlsplit(url or "").hostname
+    except ValueError:
+        return None
 
 
 def _ports(settings: ServerSettings) -> Iterator[Finding]:
@@ -220,12 +270,6 @@ def _open_files(pid: int, connections: int) -> Iterator[Finding]:
             "open files", f"{most} at most, and max_connections is {connections}",
             "raise LimitNOFILE in the unit, or lower max_connections",
         )  # fmt: skip
-
-
-def _covers(held: str, name: str) -> bool:
-    if held.startswith("*."):
-        return name.partition(".")[2].lower() == held[2:].lower()
-    return held.lower() == name.lower()
 
 
 def _seconds_left(at: Any, now: float) -> float | None:

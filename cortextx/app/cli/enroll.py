@@ -164,7 +164,7 @@ def _check_transport(directory: str, url: str) -> None:
             AgentSettings,
             default_path=StateDir(directory).config_file(AGENT),
             environ=os.environ,
-            others=[ServerSettings],
+            others=lambda: [ServerSettings],
         )
         if not settings.agent.allow_insecure:
             raise

@@ -11,7 +11,7 @@ import click
 
 from cortextx.core.syslog import SEVERITIES
 
-_SPAN = re.compile(r"^(\d+(?:\.\d+)?)\s*(s|m|h|d|w)$")
+_SPAN = re.compile(r"^(\d+(?:\.\d+)?)\s*(s|m|h|d|w)\Z")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _ALIASES = {"error": "err", "warn": "warning", "critical": "crit", "emergency": "emerg"}
 

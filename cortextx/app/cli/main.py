@@ -27,6 +27,7 @@ COMMANDS = {
     "agent": "cortextx.app.cli.agent:agent",
     "config": "cortextx.app.cli.config:config",
     "doctor": "cortextx.app.cli.doctor:doctor",
+    "reload": "cortextx.app.cli.reload:reload",
     "server": "cortextx.app.cli.server:server",
 }
 

@@ -25,6 +25,14 @@ PAGE = 1000
 Rows = Generator[Row, None, Row]
 
 
+def _restored(at: int) -> Refused:
+    return Refused(
+        "store_restored",
+        f"the server's store ends before entry {at}: an older one was restored (F26)",
+        "begin again, without --after",
+    )
+
+
 def connect(remote: Remote) -> RemoteClient:
     """A client of the server that the options name; raises Fault."""
     assert remote.url is not None
@@ -114,7 +122,9 @@ class RemoteClient(Client):
         if after is None and not follow:
             return (yield from self._newest(10 if last is None else last, args))
         head = None if follow else int(self._api.get("/status")["newest_entry_id"])
-        if head is not None and after is not None and after >= head:
+        if head is not None and after is not None and after > head:
+            raise _restored(after)
+        if head is not None and after == head:
             return {"cursor": after}
         return (yield from self._events(head, limit, last=last, after=after, **_filters(args)))
 
@@ -137,12 +147,8 @@ class RemoteClient(Client):
         at = int(params.get("after") or 0)
         count = 0
         for kind, id, data in self._api.events("/tail", **params, max_lag=0):
-            if kind == "gap":
-                raise Refused(
-                    "store_restored",
-                    f"the server's store ends before entry {at}: an older one was restored (F26)",
-                    "begin again, without --after",
-                )
+            if kind == "gap" and json_object(data).get("reason") == "store_restored":
+                raise _restored(at)
             if kind == "entry":
                 yield json_object(data)
                 count += 1
@@ -162,15 +168,24 @@ class RemoteClient(Client):
         return {}
 
     def _audit(self, host: str, **asked: Any) -> Rows:
-        found = self._api.get(f"/hosts/{quote(host, safe='')}/audit", **asked)
-        gaps = found.pop("gaps")
-        yield from gaps
-        return {**found, "gaps": len(gaps)}
+        path, cursor, count = f"/hosts/{quote(host, safe='')}/audit", None, 0
+        while True:
+            found = self._api.get(path, **asked, cursor=cursor)
+            gaps, cursor = found.pop("gaps"), found.pop("cursor", None)
+            yield from gaps
+            count += len(gaps)
+            if cursor is None:
+                return {**found, "gaps": count}
 
     def _gaps(self, host: str | None = None) -> Rows:
-        found = self._api.get("/gaps", host=host)["gaps"]
-        yield from found
-        return {"count": len(found)}
+        cursor, count = None, 0
+        while True:
+            found = self._api.get("/gaps", host=host, cursor=cursor)
+            yield from found["gaps"]
+            count += len(found["gaps"])
+            cursor = found.get("cursor")
+            if cursor is None:
+                return {"count": count}
 
     def _probe(self, host: str, **body: Any) -> Rows:
         path = f"/hosts/{quote(host, safe='')}/probes"

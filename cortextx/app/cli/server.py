@@ -10,9 +10,10 @@ from cortextx.app.cli.invocation import (
     pass_invocation,
     remote_options,
 )
+from cortextx.app.cli.reload import reload
 from cortextx.app.cli.store import backup, restore, verify
 from cortextx.app.cli.terminal import print_json, print_pairs, print_table
-from cortextx.app.cli.tls import reload, tls
+from cortextx.app.cli.tls import tls
 from cortextx.app.cli.tokens import token
 
 ACT_COLUMNS = {"at": "AT", "actor": "BY", "act": "ACT", "subject": "ON", "details": "DETAILS"}

@@ -20,6 +20,8 @@ from cortextx.app.store_made import forget
 from cortextx.errors import ConfigError, SchemaTooNew, StoreError
 
 PLUGIN = "cortex-server"
+ACTOR = "local"
+"""How acts name whoever works on the server's own machine."""
 SILENT_SECONDS = 300.0
 """How long a backup may say nothing: syncing a big file to a slow disk takes its time."""
 
@@ -39,7 +41,12 @@ def backup(invocation: Invocation, file: str) -> None:
     The server goes on as it does; the copy is the state of one moment: entries,
     hosts, tokens, configs, all of it. The server's process writes it (0600), so it
     needs the right to. Keys of TLS and the configuration are files of their own.
+
+    Until it is whole it is called FILE.partial. What a killed backup leaves under
+    that name is of no use; the next backup to the same FILE replaces it.
     """
+    from cortextx.stores.sqlite_backup import left_over
+
     path = os.path.abspath(file)
     with invocation.server() as server:
         server.allow(SILENT_SECONDS)
@@ -55,6 +62,8 @@ def backup(invocation: Invocation, file: str) -> None:
         print_json(made)
     else:
         print_pairs(made)
+    for left in left_over(path):
+        click.echo(f"{escaped(left)} is left of a backup that was killed: remove it", err=True)
 
 
 @click.command(
@@ -106,11 +115,13 @@ def verify(invocation: Invocation, file: str | None, quick: bool) -> None:
 def restore(invocation: Invocation, file: str, yes: bool) -> None:
     """Put a backup in the place of the server's database, while the server is stopped.
 
-    FILE is checked first. What was there is kept beside it, under a name that is
-    told. Hosts go on by themselves; what they had sent since the backup, and do
-    not hold any more, is then a gap in `cortextx audit`.
+    FILE is checked first; if anything is wrong with it, nothing is changed. What was
+    there is kept beside it, under a name that is told: to go back, restore that. The
+    restored database records this among its acts (`cortextx server acts`). Hosts go
+    on by themselves; what they had sent since the backup, and do not hold any more,
+    is then a gap in `cortextx audit`.
     """
-    from cortextx.stores.sqlite_backup import restore
+    from cortextx.stores.sqlite_backup import Restoring, restore
 
     directory = StateDir(invocation.state_dir)
     path, source = _own(invocation), os.path.abspath(file)
@@ -121,9 +132,13 @@ def restore(invocation: Invocation, file: str, yes: bool) -> None:
         if os.path.exists(path):
             at = datetime.fromtimestamp(invocation.now(), UTC).strftime("%Y%m%dT%H%M%SZ")
             aside = f"{path}.before-{at}"
-            sure(f"Put {escaped(file)} in the place of {path}", yes)
+            kept = f"what is there now is kept as {aside}"
+            sure(f"Put {escaped(file)} in the place of {path} ({kept})", yes, kept)
+        act = Restoring(
+            ACTOR, round(invocation.now() * 1e6), {"backup": escaped(source), "kept": aside}
+        )
         with _told():
-            found = restore(source, path, aside or f"{path}.before")
+            found = restore(source, path, aside or f"{path}.before", act)
             forget(path)
         _give_to_owner(directory.path, path)
     shown = {

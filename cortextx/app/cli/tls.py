@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,6 +15,8 @@ from cortextx.app.cli.invocation import Invocation, json_option, pass_invocation
 from cortextx.app.cli.terminal import print_json, print_pairs
 from cortextx.app.config import load
 from cortextx.app.statedir import StateDir
+from cortextx.errors import ConfigError
+from cortextx.fleet.invitation import check_url
 from cortextx.fleet.server.settings import ServerSettings, ServerTable
 
 PLUGIN = "cortex-server"
@@ -48,14 +51,15 @@ Example:
 def init(invocation: Invocation, names: tuple[str, ...], config: str | None) -> None:
     """Make a CA and a certificate in the state directory.
 
-    Without --name the certificate is for this machine's names, and for the one
-    in public_url. Invitations made from then on carry the CA's pin.
+    Without --name the certificate is for this machine's names; it is for the one in
+    public_url in any case. Invitations made from then on carry the CA's pin.
     """
     from cortextx.app import certificates
 
     directory = StateDir(invocation.state_dir)
     table = _table(invocation, config)
-    shown = certificates.init(directory, names or _names(table), _now(invocation))
+    wanted = _with_public(table, names or certificates.own_names())
+    shown = certificates.init(directory, wanted, _now(invocation))
     _print(shown, _now(invocation))
     if not any(endpoint.startswith("tls:") for endpoint in table.listen):
         click.echo(
@@ -72,17 +76,26 @@ Examples:
   cortextx server tls renew --name logs.example     (for other names than before)"""
 )
 @name_option
+@config_option
 @pass_invocation
-def renew(invocation: Invocation, names: tuple[str, ...]) -> None:
+def renew(invocation: Invocation, names: tuple[str, ...], config: str | None) -> None:
     """Make a new certificate from the same CA. Agents do not notice.
 
-    A server that runs shows it from the next connection on.
+    Without --name it is for the names of the one before; it is for the one in
+    public_url in any case. Names that it is no longer for are told. A server that
+    runs shows it from the next connection on.
     """
     from cortextx.app import certificates
 
     directory = StateDir(invocation.state_dir)
-    shown = certificates.renew(directory, names, _now(invocation))
+    own = certificates.tls_files(directory, None, None)
+    before = _names_before(own)
+    wanted = _with_public(_table(invocation, config), names or before)
+    shown = certificates.renew(directory, wanted, _now(invocation))
     _print(shown, _now(invocation))
+    gone = [name for name in before if name not in shown.names]
+    if gone:
+        click.echo(f"no longer for: {', '.join(gone)}", err=True)
     try:
         with invocation.server() as client:
             client.one("server.reload")
@@ -109,41 +122,32 @@ def show(invocation: Invocation, config: str | None) -> None:
     _print(certificates.show(files), _now(invocation), as_json=invocation.json)
 
 
-@click.command(
-    epilog="""\b
-Example:
-  cortextx server reload"""
-)
-@click.option("--yes", is_flag=True, help="Even if a new min_agent_version locks hosts out.")
-@json_option
-@pass_invocation
-def reload(invocation: Invocation, yes: bool) -> None:
-    """Have the server read its settings and its certificate again.
-
-    SIGHUP does the same, but cannot say --yes. What only a restart changes is
-    named; a configuration with a fault in it changes nothing.
-    """
-    with invocation.server() as client:
-        found = client.one("server.reload", yes=yes)
-    if invocation.json:
-        print_json(found)
-        return
-    click.echo("changed: " + (", ".join(found["changed"]) or "nothing"))
-    if found["needs_restart"]:
-        click.echo("after a restart: " + ", ".join(found["needs_restart"]))
-
-
 def _table(invocation: Invocation, config: str | None) -> ServerTable:
     """The server's settings as its file and the environment have them; raises ConfigError."""
     default = StateDir(invocation.state_dir).config_file(PLUGIN)
     return load(ServerSettings, path=config, default_path=default, environ=os.environ).server
 
 
-def _names(table: ServerTable) -> list[str]:
-    from cortextx.app.certificates import own_names
+def _with_public(table: ServerTable, names: Sequence[str]) -> list[str]:
+    """`names`, and the one in public_url, at which agents connect; raises ConfigError."""
+    from cortextx.app.certificates import covers
 
-    public = urlsplit(table.public_url or "").hostname
-    return [*([public] if public else []), *own_names()]
+    public = None
+    if table.public_url is not None:
+        public = urlsplit(check_url(table.public_url, "server.public_url")).hostname
+    if public is None or not names or any(covers(held, public) for held in names):
+        return list(names)
+    return [*names, public]
+
+
+def _names_before(files: Any) -> Sequence[str]:
+    """What the certificate that is there is for; nothing, where none can be read."""
+    from cortextx.app import certificates
+
+    try:
+        return certificates.show(files).names
+    except ConfigError:
+        return ()
 
 
 def _now(invocation: Invocation) -> dt.datetime:

@@ -6,7 +6,7 @@ The link's inputs answer a list of these, to be carried out in order.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cortextx.fleet.contract import AgentConfig
@@ -88,9 +88,40 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """The server's configuration is this now (F18, F22)."""
+    """The server's configuration is this now (F18, F22); `pushed` by a config.update."""
 
     config: AgentConfig
+    pushed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseConfig:
+    """The server sent a configuration that is not usable, which changes nothing (A58)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunProbe:
+    """Run a probe; answer with `probe_done` and the same `ticket` (§4.6).
+
+    `args` is JSON, `seconds` its time-out. CancelProbes takes it back.
+    """
+
+    ticket: int
+    probe: str
+    args: Any
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CancelProbes:
+    """The connection whose probes these were has gone: nobody is to be answered (F27)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Take this host's samples; answer with `gathered` (§4.5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +149,17 @@ class Say:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class ReportRestored:
+    """Tell the server, in an entry of this host's own, that it lost what it had acked: the
+    seqs `first` to `last` are not in the database that was restored there (F26, F37)."""
+
+    first: int
+    last: int
+
+
 Action = (
     Connect | Send | Beat | Close | StoreToken | DeleteToken | Adopt | ReadBatch | Truncate
-    | SetAside | Configure | PauseSources | ResumeSources | SetDeadline | Say
+    | SetAside | Configure | RefuseConfig | RunProbe | CancelProbes | Gather
+    | PauseSources | ResumeSources | SetDeadline | Say | ReportRestored
 )  # fmt: skip

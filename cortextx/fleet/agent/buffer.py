@@ -12,9 +12,9 @@ whose number another entry would then get.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -26,6 +26,7 @@ from cortextx.fleet.agent.buffer_set_aside import SetAsideEntry, SideFile
 from cortextx.fleet.agent.buffer_state import FULL, LOSSES_KEY, Loss
 from cortextx.fleet.agent.disk import Disk
 
+T = TypeVar("T")
 MIB = 2**20
 OWN_SOURCE = b'"source":"custom:cortextx"'
 """Entries of this source are evicted last (F37): they are carried over."""
@@ -190,6 +191,24 @@ class Buffer:
     def quarantined(self) -> list[str]:
         """The files with damaged bytes: health is red until someone moves them away (A37)."""
         return quarantined(self._disk)
+
+    def look(self, work: Callable[[Disk], T]) -> T:
+        """What `buffer_view` finds in the directory; OSErrors come as StoreError."""
+        try:
+            return work(self._disk)
+        except OSError as fault:
+            raise _store_error(fault, "the buffer's directory cannot be read") from fault
+
+    def oldest(self) -> bytes | None:
+        """The body of the oldest entry that the server does not have, if there is one.
+
+        It does not count as given to anybody (see `adopt`).
+        """
+        stretch = next(self._ledger.parts(self._state.acked + 1, self._log.durable), None)
+        if stretch is None:
+            return None
+        bodies = self._log.read(stretch[0], stretch[0], 1)
+        return bodies[0] if bodies else None
 
     def checkpoints(self) -> dict[str, bytes]:
         """The checkpoints of all sources, as of the last append."""

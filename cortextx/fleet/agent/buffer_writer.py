@@ -33,6 +33,7 @@ from cortextx.fleet.agent.buffer_lane import (
 from cortextx.fleet.agent.buffer_recovery import Recovery
 from cortextx.fleet.agent.buffer_set_aside import SetAsideEntry
 from cortextx.fleet.agent.buffer_state import Loss
+from cortextx.fleet.agent.buffer_view import apart
 
 T = TypeVar("T")
 MAX_PENDING_BYTES = 4 * 2**20
@@ -237,6 +238,14 @@ class BufferWriter:
     def set_aside_entries(self, limit: int = 100) -> Deferred[list[SetAsideEntry]]:
         """As `Buffer.set_aside_entries`."""
         return self.ask(lambda buffer: buffer.set_aside_entries(limit))
+
+    def oldest(self) -> Deferred[bytes | None]:
+        """As `Buffer.oldest`."""
+        return self.ask(lambda buffer: buffer.oldest())
+
+    def apart(self) -> Deferred[list[str]]:
+        """As `buffer_view.apart`."""
+        return self.ask(lambda buffer: buffer.look(apart))
 
     def quarantined(self) -> Deferred[list[str]]:
         """As `Buffer.quarantined`."""

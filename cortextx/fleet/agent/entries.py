@@ -21,6 +21,18 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.decode
 
 
+class _Plain(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """An entry without metadata, in the order of a body's members; most are like that."""
+
+    ts: str
+    severity: str
+    message: str
+    source: str
+    facility: str | None = None
+    app_name: str | None = None
+    process_id: str | None = None
+
+
 def moment_text(micros: int) -> str:
     """RFC 3339 in UTC for µs since the epoch; out of range is clamped to a legal year."""
     try:
@@ -67,6 +79,12 @@ def encode_body(
             raise ValueError("ts has no offset from UTC")
         whole = offset.seconds % 60 == 0 and offset.microseconds == 0
         when = (ts if whole else ts.astimezone(UTC)).isoformat()
+    if metadata is None:
+        plain = _Plain(when, severity, message, source, facility, app_name, process_id)
+        try:
+            return _encode(plain)[1:]
+        except UnicodeEncodeError:
+            pass
     parts = [
         b'"ts":"%b","severity":"%b","message":' % (when.encode(), severity.encode()),
         encode_text(message),

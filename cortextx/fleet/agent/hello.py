@@ -8,17 +8,16 @@ configuration, not the connection (A58, A59).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from cortextx.core import jsontext
 from cortextx.fleet.contract import (
     AgentConfig,
     HelloResult,
     Moment,
-    Natural,
     SourceKind,
     Token,
     Uuid,
@@ -26,6 +25,10 @@ from cortextx.fleet.contract import (
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+MOST_ACCEPTED = 2**62
+"""The highest `accepted_seq` that is taken: seqs go up to 2^63 - 1 (F31), and beyond a
+value near that there would be none left for what comes."""
 
 _KNOWN = frozenset(HelloResult.__struct_fields__)
 _KNOWN_CONFIG = frozenset(AgentConfig.__struct_fields__)
@@ -37,7 +40,7 @@ class _Needed(Struct, frozen=True, kw_only=True):
 
     server_version: str
     server_time: Moment
-    accepted_seq: Natural
+    accepted_seq: Annotated[int, Meta(ge=0, le=MOST_ACCEPTED)]
     session_id: Uuid
     config: Raw
     rotated_token: Token | None = None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,21 +22,29 @@ from cortextx.core import jsontext
 from cortextx.core.backoff import FullJitter
 from cortextx.errors import JsonError
 from cortextx.fleet import jsonrpc
-from cortextx.fleet.agent.actions import Action, Beat, Say, Send, SetDeadline
+from cortextx.fleet.agent.actions import (
+    Action,
+    Beat,
+    RefuseConfig,
+    Say,
+    SetDeadline,
+)
 from cortextx.fleet.agent.hello import read_config, read_welcome
 from cortextx.fleet.agent.sending import Broken, refusal_wait
 from cortextx.fleet.agent.states import FATAL, TOKEN_RETRY, Core, make_transitions
 from cortextx.fleet.contract import (
     CONFIG_UPDATE,
-    PROBE_REQUEST,
     SHUTDOWN,
     CloseCode,
     Code,
     HelloParams,
     Moment,
-    ProbeParams,
     Shutdown,
 )
+
+if TYPE_CHECKING:
+    from cortextx.fleet.agent.asked import ProbeError
+    from cortextx.fleet.contract import AgentConfig, Capabilities, MetricsParams, ProbeOutput
 
 MAX_HELD = 64
 """Frames that are held while the hello's result is stored (F42)."""
@@ -109,6 +118,17 @@ class Link:
         return self._core.sender.in_flight
 
     @property
+    def samples(self) -> tuple[int, int]:
+        """How many samples the server has accepted and dropped since the agent started (F24)."""
+        return self._core.metering.accepted, self._core.metering.dropped
+
+    @property
+    def config_due_at(self) -> float | None:
+        """When a pending config.update is applied; None if none is (F22)."""
+        pending = self._core.pending_config
+        return None if pending is None else pending[0]
+
+    @property
     def session_id(self) -> str | None:
         """The session that the server gave, if there ever was one."""
         welcome = self._core.welcome
@@ -118,6 +138,10 @@ class Link:
     def attempt_at(self) -> float | None:
         """When the next attempt to connect is due; None if none is planned."""
         return None if self._core.due_at == inf else self._core.due_at
+
+    def offers(self, capabilities: Capabilities) -> None:
+        """What the next hello says that this host can do (§8)."""
+        self._core.hello = msgspec.structs.replace(self._core.hello, capabilities=capabilities)
 
     def started(self, now: float) -> list[Action]:
         """The agent runs: connect."""
@@ -219,6 +243,25 @@ class Link:
         """The transport takes data again."""
         return self._step(now, lambda: self._core.sender.transport_ready(now))
 
+    def gathered(self, params: MetricsParams | None, now: float) -> list[Action]:
+        """The samples that Gather asked for; None if they cannot be taken."""
+        return self._step(now, lambda: self._core.metering.gathered(params))
+
+    def probe_done(
+        self, ticket: int, outcome: ProbeOutput | ProbeError, now: float
+    ) -> list[Action]:
+        """What became of a RunProbe; nobody hears it if its connection has gone (F27)."""
+        return self._step(now, lambda: self._core.asked.done(ticket, outcome))
+
+    def rolled_back(self, config: AgentConfig, now: float) -> list[Action]:
+        """The newest configuration did not do: this one is in effect again (A58)."""
+
+        def work() -> list[Action]:
+            self._core.use_config(config, now)
+            return []
+
+        return self._step(now, work)
+
     def retry_requested(
         self, now: float, token: str | None = None, previous: str | None = None
     ) -> list[Action]:
@@ -263,6 +306,8 @@ class Link:
             actions = [*work(), *self._follow(now)]
         except Broken as broken:
             actions = self._fail(broken.why, now, CloseCode.NORMAL, full=broken.full)
+        if self._core.asked and self.state not in _SENDING:
+            actions += self._core.asked.forget()
         deadline = self._next_deadline()
         if deadline != self._deadline:
             self._deadline = deadline
@@ -284,6 +329,7 @@ class Link:
     def _next_deadline(self) -> float | None:
         core = self._core
         times = [core.token_retry_at, core.sender.deadline, core.beat_at, core.drain_until]
+        times.append(core.metering.due_at)
         times += [watch.deadline or inf for watch in (core.pings, core.patience)]
         if self.state == "reconnecting" and self._may_connect():
             times.append(core.due_at)
@@ -306,7 +352,8 @@ class Link:
         if core.pending_config is not None and now >= core.pending_config[0]:
             config = core.pending_config[1]
             core.pending_config = None
-            actions += core.configure(config)
+            actions += core.configure(config, now, pushed=True)
+        actions += core.metering.time_passed(now)
         if now >= core.beat_at:
             # Up to a fifth early, so that hosts that started together drift apart.
             core.beat_at = now + core.config.heartbeat_interval_secs * (1 - core.random() / 5)
@@ -359,6 +406,9 @@ class Link:
                 return self._hello_answered(response, now)
         elif self._core.sender.awaits(response.id):
             return self._core.sender.answered(response, now)
+        elif self._core.metering.awaits(response.id):
+            wait = 0.0 if response.error is None else refusal_wait(response.error)
+            return self._core.metering.answered(response, wait)
         elif response.id is None:
             why = "the server could not read what was sent"
             return self._fail(why, now, CloseCode.NORMAL, full=True)
@@ -412,10 +462,11 @@ class Link:
         except JsonError as error:
             config, fault = None, str(error)
         if config is None:
-            return [Say("warn", f"a config.update is not usable: {fault}")]
+            say = Say("warn", f"a config.update is not usable: {fault}")
+            return [say, RefuseConfig(fault or "it is not usable")]
         at = now if update.apply_after is None else self._moment(update.apply_after)
         core.pending_config = (at, config) if at > now else None
-        return core.configure(config) if at <= now else []
+        return core.configure(config, now, pushed=True) if at <= now else []
 
     def _moment(self, moment: Moment) -> float:
         """A moment that the server named, by our clock: the hello gave the server's time."""
@@ -424,15 +475,6 @@ class Link:
         return self._core.welcome_at + (moment - welcome.server_time).total_seconds()
 
     def _request(self, request: jsonrpc.Request) -> list[Action]:
-        """No probe is built in yet, so every one is unavailable (§4.6)."""
         if self.state == "authenticating":
             return [Say("warn", "a request came before the answer to the hello")]
-        if request.method != PROBE_REQUEST:
-            return [Send(jsonrpc.error(request.id, Code.METHOD_NOT_FOUND))]
-        try:
-            probe = jsonrpc.decode_params(request.params, ProbeParams)
-        except JsonError as error:
-            data = {"field": error.field, "expected": error.expected}
-            return [Send(jsonrpc.error(request.id, Code.INVALID_PARAMS, data))]
-        data = {"probe": probe.probe}
-        return [Send(jsonrpc.error(request.id, Code.PROBE_UNAVAILABLE, data))]
+        return self._core.asked.request(request)

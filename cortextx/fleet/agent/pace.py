@@ -14,8 +14,9 @@ MOST_BYTES = 921_600
 """Encoded bytes of one push at most: 900 KiB, below the frame limit of §2."""
 LEAST_BYTES = 16_384
 """Bytes below which a push is not shrunk further (one entry may still be larger)."""
-FIRST_BYTES = 131_072
-"""Bytes of the first push of an agent's life."""
+FIRST_BYTES = 32_768
+"""Bytes of the first push of an agent's life: on a wire of 5 KB/s that takes 7 s, not the
+half a minute after which a server is taken for dead."""
 SLOW = 5.0
 """Seconds: an answer that took longer than this shrinks the pace."""
 QUICK = 1.0

@@ -3,37 +3,58 @@
 Effective are the server's log sources that `allow_sources` covers, and all that
 the agent's own configuration declares. A server's file source is a glob and so
 is what is allowed: it is covered if one allowed glob matches whatever it matches.
+
+What runs is put in groups, one for each source object: files that are read alike
+are one source, so that no file is read twice; all else is a group of its own.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import quote
 
 import msgspec
 
+from cortextx.fleet.agent.sources.glob_forms import glob_fault
+from cortextx.fleet.agent.sources.journal_settings import matches_of
+from cortextx.fleet.agent.tables import SourceTable
+
 if TYPE_CHECKING:
-    from cortextx.fleet.agent.settings import SourceTable
     from cortextx.fleet.contract import LogSourceConfig
 
-AVAILABLE = frozenset({"file"})
-"""The kinds of source that this version can run."""
+AVAILABLE = frozenset({"file", "journald", "docker", "custom"})
+"""The kinds of source that this version can run, on a host that has what they need."""
+FILES = "files"
+"""The group of the files that are read from their start, as nothing else is said."""
+FROM_END = "files-from-end"
 _ANY_DEPTH = "\x00/\x00"
 """Stands for a `**` of a server's glob: only a `**` of ours covers it."""
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class EffectiveSource:
-    """One source that is to run; `path` is its glob, `start` where a new file begins (F41)."""
+    """One source that is to run: `table` says how, as if this host had declared it.
+
+    `note` says what of a server's wish is not carried out.
+    """
 
     kind: str
     name: str
-    path: str | None
-    start: Literal["start", "end"]
+    table: SourceTable
     origin: Literal["server", "local"]
+    note: str | None = None
+
+    @property
+    def path(self) -> str | None:
+        """A file source's glob."""
+        return self.table.path
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,62 +76,141 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class FileGroup:
-    """The files that are read as one source, so that no file is read twice.
+class SourceGroup:
+    """What one source object reads; a key of what runs, so a change of it is a restart.
 
-    A file must match one of `allowed` too (F18).
+    `name` is part of the checkpoints' keys and stays the same whatever else changes.
+    A group of files has the tables of all its globs, which are alike in all but those
+    (`tables[0]` says how); others have one table. A file must match one of `allowed`
+    (F18) and none of `excluded`, which other groups read.
     """
 
+    kind: str
     name: str
-    paths: tuple[str, ...]
-    allowed: tuple[str, ...]
-    start: Literal["start", "end"]
+    tables: tuple[SourceTable, ...]
+    allowed: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> SourceTable:
+        """How it is read."""
+        return self.tables[0]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The globs of a group of files."""
+        return tuple(table.path or "" for table in self.tables)
 
 
-def groups(run: Iterable[EffectiveSource], allow: Iterable[str]) -> tuple[FileGroup, ...]:
-    """The groups that read what is to run: one for each `start`.
+def groups(run: Iterable[EffectiveSource], allow: Iterable[str]) -> tuple[SourceGroup, ...]:
+    """The groups that read what is to run.
 
-    The names are keys of checkpoints, so they stay the same whatever the paths are.
+    A file source that says how to read its files is a group of its own and has them
+    for itself, in the order of declaration; the others have what is left.
     """
     sources = tuple(run)
-    local = tuple(source.path or "" for source in sources if source.origin == "local")
+    files = [source for source in sources if source.kind == "file"]
+    others = [source for source in sources if source.kind != "file"]
+    local = tuple(source.path or "" for source in files if source.origin == "local")
     allowed = (*local, *(entry[5:] for entry in allow if entry.startswith("file:")))
-    made = []
-    for start, name in (("start", "files"), ("end", "files-from-end")):
-        paths = tuple(source.path or "" for source in sources if source.start == start)
-        if paths:
-            made.append(FileGroup(name, paths, allowed, start))  # type: ignore[arg-type]
+    shared: dict[str, list[SourceTable]] = {FROM_END: [], FILES: []}
+    wanted: list[tuple[str, list[SourceTable]]] = []
+    for source in files:
+        if _is_special(source.table):
+            wanted.append((f"files-of-{quote(source.name, safe='/ ')}", [source.table]))
+        else:
+            shared[FROM_END if source.table.start == "end" else FILES].append(source.table)
+    made: list[SourceGroup] = []
+    taken: tuple[str, ...] = ()
+    for name, tables in (*wanted, *shared.items()):
+        if tables:
+            group = SourceGroup("file", name, tuple(tables), allowed, (*tables[0].exclude, *taken))
+            made.append(group)
+            taken += group.paths
+    made += (SourceGroup(source.kind, source.name, (source.table,)) for source in others)
     return tuple(made)
 
 
+def _is_special(table: SourceTable) -> bool:
+    """Whether a file source says how its files are read."""
+    plain = SourceTable(kind="file", path=table.path, name=table.name, start=table.start)
+    return table != plain
+
+
 def plan(
-    asked: Iterable[LogSourceConfig], allow: Iterable[str], local: Iterable[SourceTable]
+    asked: Iterable[LogSourceConfig],
+    allow: Iterable[str],
+    local: Iterable[SourceTable],
+    lacking: Mapping[str, str] = _NOTHING,
 ) -> Plan:
-    """Decide what runs (F18). The same glob is run once, as the local one if there is one."""
-    allowed = tuple(allow)
-    run: dict[str, EffectiveSource] = {}
-    left_out: list[LeftOut] = []
+    """Decide what runs (F18); `lacking` says of a kind why this host cannot run it.
+
+    The same glob is run once, as the local one if there is one; so is a journal, and
+    the Docker daemon.
+    """
+    planned = _Planned(tuple(allow), lacking)
     for table in local:
-        name = table.name or table.path or table.kind
-        if table.kind in AVAILABLE:
-            run[table.path or ""] = EffectiveSource(
-                table.kind, name, table.path, table.start, "local"
-            )
-        else:
-            left_out.append(LeftOut(table.kind, name, "local", _not_available(table.kind)))
-    names = {source.name for source in run.values()}
+        planned.declared(table)
     for source in asked:
-        path = None if source.path is msgspec.UNSET else source.path
-        if path is not None and path in run:
-            continue
-        name = path or source.kind
-        why = _refusal(source.kind, path, allowed)
+        planned.asked(source)
+    return Plan(tuple(planned.run.values()), tuple(planned.left_out))
+
+
+class _Planned:
+    """A plan that is being made."""
+
+    def __init__(self, allow: tuple[str, ...], lacking: Mapping[str, str]) -> None:
+        self._allow = allow
+        self._lacking = lacking
+        self._names: set[str] = set()
+        self.run: dict[str, EffectiveSource] = {}
+        self.left_out: list[LeftOut] = []
+
+    def declared(self, table: SourceTable) -> None:
+        """The agent's own configuration has this."""
+        why = self._lacking.get(table.kind)
         if why is not None:
-            left_out.append(LeftOut(source.kind, name, "server", why))
-        elif path is not None and name not in names:
-            names.add(name)
-            run[path] = EffectiveSource(source.kind, name, path, "start", "server")
-    return Plan(tuple(run.values()), tuple(left_out))
+            self.left_out.append(LeftOut(table.kind, table.title, "local", why))
+            return
+        at = table.path if table.kind == "file" else f"{table.kind} {table.title}"
+        self._names.add(table.title)
+        self.run[at or ""] = EffectiveSource(table.kind, table.title, table, "local")
+
+    def asked(self, source: LogSourceConfig) -> None:
+        """The server asks for this."""
+        path = None if source.path is msgspec.UNSET else source.path
+        name = path or source.kind
+        if self._runs_already(source.kind, path):
+            return
+        why = _refusal(source.kind, path, self._allow) or self._lacking.get(source.kind)
+        if why is not None:
+            self.left_out.append(LeftOut(source.kind, name, "server", why))
+        elif name not in self._names:
+            self._names.add(name)
+            table, note = _as_table(source, path)
+            at = path if source.kind == "file" else source.kind
+            self.run[at or ""] = EffectiveSource(source.kind, name, table, "server", note)
+
+    def _runs_already(self, kind: str, path: str | None) -> bool:
+        if kind == "file":
+            return path is not None and path in self.run
+        if kind == "custom":
+            return f"custom {path}" in self.run
+        return any(source.kind == kind for source in self.run.values())
+
+
+def _as_table(source: LogSourceConfig, path: str | None) -> tuple[SourceTable, str | None]:
+    """A server's wish as a table, and what of it is not carried out."""
+    filter = source.filter or None
+    if filter is None:
+        return SourceTable(kind=source.kind, path=path), None
+    if source.kind == "journald":
+        with suppress(ValueError):
+            return SourceTable(kind="journald", matches=matches_of(filter)), None
+    if source.kind == "docker":
+        return SourceTable(kind="docker", include=(filter,)), None
+    note = "the server's filter is not known here: nothing is filtered"
+    return SourceTable(kind=source.kind, path=path), note
 
 
 def is_pattern(text: str) -> bool:
@@ -141,15 +241,14 @@ def _refusal(kind: str, path: str | None, allowed: tuple[str, ...]) -> str | Non
         globs = (entry.removeprefix("file:") for entry in allowed if entry.startswith("file:"))
         if not any(covers(glob, path) for glob in globs):
             return "not covered by allow_sources of this agent"
+        fault = glob_fault(path)
+        if fault is not None:
+            return f"not a glob that can be used: {fault}"
     elif kind == "custom":
         return "custom sources are declared by the agent only"
     elif kind not in allowed:
         return "not in allow_sources of this agent"
-    return None if kind in AVAILABLE else _not_available(kind)
-
-
-def _not_available(kind: str) -> str:
-    return f"sources of kind {kind} are not available in this version"
+    return None
 
 
 @lru_cache(maxsize=256)

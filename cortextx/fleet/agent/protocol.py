@@ -23,7 +23,7 @@ from txaio.tx import make_logger
 from zope.interface import implementer
 
 from cortextx.errors import CortexError
-from cortextx.fleet.contract import MAX_FRAME_BYTES, SUBPROTOCOL
+from cortextx.fleet.contract import MAX_FRAME_BYTES, SUBPROTOCOL, CloseCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
     from twisted.python.failure import Failure
 
+SUPERSEDED = b"superseded"
+"""Why a server closes a session that a newer one replaces (F14)."""
 CONNECT_SECONDS = 20.0
 """How long the TCP part of connecting may take, over all addresses of the host."""
 CLOSE_SECONDS = 5.0
@@ -120,7 +122,8 @@ class AgentConnection(WebSocketClientProtocol):
 
     def onCloseFrame(self, code: Any, reasonRaw: Any) -> Any:
         if self._why is None and not self._closing:
-            self._why = f"the server closed the connection ({code or 'no code'})"
+            said = " superseded" if code == CloseCode.NORMAL and reasonRaw == SUPERSEDED else ""
+            self._why = f"the server closed the connection ({code or 'no code'}{said})"
         self._closing = True
         self._abort_later()
         return super().onCloseFrame(code, reasonRaw)

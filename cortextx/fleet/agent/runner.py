@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger, LogLevel
 
@@ -28,12 +28,15 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
     from cortextx.fleet.agent.actions import Action
+    from cortextx.fleet.agent.asked import ProbeError
     from cortextx.fleet.agent.buffer import Batch, Numbering
     from cortextx.fleet.agent.identity import IdentityFiles
     from cortextx.fleet.agent.link import Link
-    from cortextx.fleet.contract import AgentConfig
+    from cortextx.fleet.contract import AgentConfig, Capabilities, MetricsParams, ProbeOutput
 
 _LEVELS = {"info": LogLevel.info, "warn": LogLevel.warn, "critical": LogLevel.critical}
+SUPERSEDED_TIMES, SUPERSEDED_SECONDS = 3, 600.0
+"""Sessions lost to another agent with this identity, within so long, that tell of a clone."""
 STOP_MARGIN = 6.0
 """Seconds beyond the drain after which a stop no longer waits for the connection's end."""
 
@@ -60,14 +63,29 @@ class Connects(Protocol):
 class Wants(Protocol):
     """What the link tells the rest of the agent."""
 
-    def configure(self, config: AgentConfig) -> None:
-        """The server's configuration is this now (F18)."""
+    def configure(self, config: AgentConfig, pushed: bool) -> None:
+        """The server's configuration is this now, by a config.update if `pushed` (F18)."""
+
+    def config_refused(self, reason: str) -> None:
+        """The server sent a configuration that is not usable (A58)."""
+
+    def capabilities(self) -> Capabilities:
+        """What this host can do now (§8)."""
+
+    def run_probe(self, name: str, args: Any, seconds: float) -> Deferred[ProbeOutput | ProbeError]:
+        """Run a probe; it never fails, but for being cancelled (§4.6)."""
+
+    def samples(self) -> Deferred[MetricsParams | None]:
+        """Take this host's samples (§4.5)."""
 
     def pause_sources(self) -> None:
         """Nothing can be sent for long (F34)."""
 
     def resume_sources(self) -> None:
         """Things flow again."""
+
+    def report_restored(self, first: int, last: int) -> None:
+        """The server lost what it had acked, from one seq to the other (F26)."""
 
 
 class LinkRunner:
@@ -97,6 +115,8 @@ class LinkRunner:
         self._busy = False
         self._deadline: IDelayedCall | None = None
         self._stopped: Deferred[None] | None = None
+        self._probes: set[Deferred[Any]] = set()
+        self.superseded = Superseded()
         self.last_error: str | None = None
 
     def start(self) -> None:
@@ -195,12 +215,23 @@ class LinkRunner:
                 self._watch(self._in_thread(self._files.delete_token))
             case actions.SetAside(seq, reason):
                 self._watch(self._buffer.set_aside(seq, reason))
-            case actions.Configure(config):
-                self._wants.configure(config)
+            case actions.Configure(config, pushed):
+                self._wants.configure(config, pushed)
+            case actions.RefuseConfig(reason):
+                self._wants.config_refused(reason)
+            case actions.RunProbe():
+                self._run_probe(action)
+            case actions.CancelProbes():
+                for probe in list(self._probes):
+                    probe.cancel()
+            case actions.Gather():
+                self._gather()
             case actions.PauseSources():
                 self._wants.pause_sources()
             case actions.ResumeSources():
                 self._wants.resume_sources()
+            case actions.ReportRestored(first, last):
+                self._wants.report_restored(first, last)
             case actions.Say(level, text):
                 if level != "info":
                     self.last_error = text
@@ -208,6 +239,7 @@ class LinkRunner:
 
     def _prepare(self) -> None:
         """Connect, once there is room for a token that the server may give."""
+        self.link.offers(self._wants.capabilities())
         attempt = self._attempt = _Preparing(_Ear(self))
         room = self._in_thread(self._make_room)
         room.addCallbacks(lambda _: self.feed(lambda _: self._dial(attempt)), attempt.fail)
@@ -239,6 +271,32 @@ class LinkRunner:
     def _failed(self, given: Callable[[str, float], list[Action]], failure: Failure) -> None:
         reason = failure.getErrorMessage() or failure.value.__class__.__name__
         self.feed(lambda now: given(reason, now))
+
+    def _run_probe(self, asked: actions.RunProbe) -> None:
+        done = maybeDeferred(self._wants.run_probe, asked.probe, asked.args, asked.seconds)
+        self._probes.add(done)
+
+        def answered(outcome: ProbeOutput | ProbeError) -> None:
+            self.feed(lambda now: self.link.probe_done(asked.ticket, outcome, now))
+
+        def over(result: Any) -> Any:
+            self._probes.discard(done)
+            return result
+
+        done.addBoth(over)
+        done.addCallback(answered)
+        done.addErrback(lambda failure: failure.trap(CancelledError) and None)
+        self._watch(done)
+
+    def _gather(self) -> None:
+        def gathered(params: MetricsParams | None) -> None:
+            self.feed(lambda now: self.link.gathered(params, now))
+
+        def failed(failure: Failure) -> None:
+            self.log.failure("the samples could not be taken", failure)
+            gathered(None)
+
+        self._watch(maybeDeferred(self._wants.samples).addCallbacks(gathered, failed))
 
     def _beat(self, lag: int) -> None:
         beat = Heartbeat(
@@ -278,7 +336,32 @@ class LinkRunner:
     def lost(self, why: str) -> None:
         """The connection of now is gone."""
         self._attempt = None
+        if "superseded" in why and self.superseded.noted(self._reactor.seconds()):
+            self.log.critical(
+                "another agent with this host's identity keeps taking its place: is this host"
+                " a copy of another one? Enrol one of them anew"
+            )
         self.feed(lambda now: self.link.peer_lost(why, now))
+
+
+class Superseded:
+    """Counts how often another agent took this one's place (A55, F14)."""
+
+    def __init__(self) -> None:
+        self._times: deque[float] = deque(maxlen=SUPERSEDED_TIMES)
+        self._said_at = -SUPERSEDED_SECONDS
+
+    def noted(self, now: float) -> bool:
+        """It happened again; whether the operator is to hear of it."""
+        self._times.append(now)
+        if not self.is_probable_clone(now) or now < self._said_at + SUPERSEDED_SECONDS:
+            return False
+        self._said_at = now
+        return True
+
+    def is_probable_clone(self, now: float) -> bool:
+        """Whether that was so often of late that two agents must share an identity."""
+        return len(self._times) == SUPERSEDED_TIMES and now - self._times[0] < SUPERSEDED_SECONDS
 
 
 class _Preparing:

@@ -7,52 +7,65 @@ link's last answers, then the buffer.
 
 from __future__ import annotations
 
-import contextlib
-import platform
-import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from twisted.application.service import Service
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import LoopingCall
+from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
 from cortextx.core.backoff import FullJitter
 from cortextx.errors import ConfigError, CortexError, JsonError, StoreClosed, StoreFull
+from cortextx.fleet.agent.asked import ProbeError
+from cortextx.fleet.agent.buffer_care import BufferCare
+from cortextx.fleet.agent.changing import ConfigTrial, Keep, Step, Tell, Use
+from cortextx.fleet.agent.composing import tallies
+from cortextx.fleet.agent.fair_puts import FairPuts
 from cortextx.fleet.agent.hello import read_config
+from cortextx.fleet.agent.host_facts import capabilities, make_hello
 from cortextx.fleet.agent.link import Link
-from cortextx.fleet.agent.policy import AVAILABLE, FileGroup, Plan, groups, plan
-from cortextx.fleet.agent.reports import losses_reported, refusal_reported
+from cortextx.fleet.agent.policy import AVAILABLE, Plan, SourceGroup, groups, plan
+from cortextx.fleet.agent.probes.verdicts import ProbeRefused
+from cortextx.fleet.agent.reports import (
+    config_reported,
+    limited_reported,
+    refusal_reported,
+    restored_reported,
+)
 from cortextx.fleet.agent.runner import Connects, LinkRunner
 from cortextx.fleet.agent.running import RunningSources
-from cortextx.fleet.agent.sources.identity import decode_checkpoint
+from cortextx.fleet.agent.samples import Sampler, agent_samples, bounded, host_samples
+from cortextx.fleet.agent.status import agent_status
 from cortextx.fleet.contract import (
-    MAX_ENTRIES,
     AgentConfig,
     Capabilities,
-    HelloParams,
-    Platform,
+    Code,
+    MetricSample,
+    MetricsParams,
+    ProbeOutput,
 )
 
 if TYPE_CHECKING:
     from cortextx.fleet.agent.buffer_writer import BufferWriter
+    from cortextx.fleet.agent.fair_puts import Give
     from cortextx.fleet.agent.identity import Identity, IdentityFiles
-    from cortextx.fleet.agent.policy import EffectiveSource, LeftOut
+    from cortextx.fleet.agent.policy import LeftOut
+    from cortextx.fleet.agent.probes.registry import ProbeRegistry
+    from cortextx.fleet.agent.probes.verdicts import ProbeResult
+    from cortextx.fleet.agent.rules import Rule
     from cortextx.fleet.agent.settings import AgentSettings
-    from cortextx.fleet.agent.sources.file import FileReport, Put
     from cortextx.interfaces.fleet import ILogSource
 
 LOOK_SECONDS = 1.0
-"""How often the buffer's fill is looked at (F19)."""
-MAX_FILES = 200
-"""Files that a status names at most."""
-BETWEEN_WORDS = 60.0
-"""Seconds between two words to the operator about a buffer without room."""
-REOPEN_SECONDS = 10.0
-"""How often a buffer that a failed sync has broken is opened anew."""
+"""How often the buffer's fill and the sources' health are looked at (F19, A58)."""
+LIMITED_SECONDS = 60.0
+"""How often the server is told what a rule's rate limit left out (F37)."""
 
-MakeSource = Callable[[FileGroup, "Put", dict[str, bytes]], "ILogSource"]
+MakeSource = Callable[[SourceGroup, "Give", dict[str, bytes]], "ILogSource"]
 """Makes a source from what is wanted, the way to the buffer, and the checkpoints."""
 
 
@@ -61,7 +74,9 @@ class AgentService(Service):
 
     `start` fires when it runs (connected or not); it fails with what the buffer
     says if that cannot be opened. `random` answers a float from 0 to below 1,
-    `wall` seconds since 1970.
+    `wall` seconds since 1970. `rules` are those of the sources, for their counts;
+    `lacking` says of each kind of source that this host cannot run why, `able` which
+    it can; `sampler` takes the host's samples, in a thread.
     """
 
     log = Logger()
@@ -79,6 +94,11 @@ class AgentService(Service):
         version: str,
         random: Callable[[], float],
         wall: Callable[[], float],
+        probes: ProbeRegistry | None = None,
+        rules: Sequence[Rule] = (),
+        lacking: Callable[[], Mapping[str, str]] = dict,
+        able: Callable[[], Iterable[str]] = lambda: AVAILABLE,
+        sampler: Sampler = host_samples,
     ) -> None:
         self._reactor = reactor
         self._settings = settings
@@ -89,15 +109,23 @@ class AgentService(Service):
         self._version = version
         self._random = random
         self._wall = wall
+        self._probes = probes
+        self._rules = rules
+        self._lacking = lacking
+        self._able = able
+        self._sampler = sampler
+        self._fair = FairPuts(buffer.put)
         self._sources = RunningSources(
-            lambda group, found: make_source(group, buffer.put, found), buffer.checkpoints
+            lambda group, found: make_source(group, self._fair.way(group.name), found),
+            buffer.checkpoints,
         )
+        self._care = BufferCare(reactor, buffer, self._sources, self._micros)
         self._planned = Plan((), ())
         self._runner: LinkRunner | None = None
-        self._config: AgentConfig | None = None
-        self._reopen_at = 0.0
-        self._say_full_at = 0.0
-        self._look = LoopingCall(self._look_at_buffer)
+        self._trial = ConfigTrial(None)
+        self._limited: dict[str, int] = {}
+        self._limited_at = 0.0
+        self._look = LoopingCall(self._look_around)
         self._look.clock = reactor
 
     async def start(self) -> None:
@@ -105,14 +133,14 @@ class AgentService(Service):
         found = await self._buffer.start()
         for note in found.notes:
             self.log.warn("buffer: {note}", note=note)
-        hello = make_hello(self._identity, self._version, self._buffer.acked)
+        hello = make_hello(self._identity, self._version, self._buffer.acked, self.capabilities())
         backoff, previous = FullJitter(random=self._random), self._identity.previous
         link = Link(hello, self._buffer.last, backoff, self._random, previous)
         self._runner = LinkRunner(
             self._reactor, link, self._buffer, self._files, self._connector, self, self._wall
         )
         self._buffer.on_durable = self._runner.entries_available
-        self._config = self._kept_config()
+        self._trial = ConfigTrial(self._kept_config())
         self._plan()
         self._look.start(LOOK_SECONDS).addErrback(self._failed, "looking at the buffer")
         self._runner.start()
@@ -121,6 +149,8 @@ class AgentService(Service):
         """Stop in order; what is not acknowledged by then stays in the buffer."""
         if self._look.running:
             self._look.stop()
+        if self._probes is not None:
+            await self._probes.stop()
         await self._sources.stop()
         if self._runner is not None:
             await self._runner.stop(self._settings.agent.stop_drain_secs)
@@ -143,15 +173,64 @@ class AgentService(Service):
         if self._runner is not None:
             self._runner.retry(now.token, now.previous)
 
-    def configure(self, config: AgentConfig) -> None:
-        """The link says what the server wants (F18)."""
-        changed = config != self._config
-        self._config = config
-        if changed:
-            told = set(self._planned.left_out)
-            self._plan()
-            self._report_refusals([left for left in self._planned.left_out if left not in told])
-            self._keep_config(config)
+    def reset_probe(self, name: str) -> None:
+        """Offer a disabled probe again, from the next connection on (A61).
+
+        Raises ConfigError if it is not disabled, OSError if that cannot be kept.
+        """
+        if self._probes is None:
+            raise ConfigError("probes", name, "an agent that has probes")
+        self._probes.reset(name)
+
+    @property
+    def buffer(self) -> BufferWriter:
+        """The buffer, for its inspection."""
+        return self._buffer
+
+    # What the link asks (`runner.Wants`)
+
+    def configure(self, config: AgentConfig, pushed: bool) -> None:
+        """The link says what the server wants (F18, A58)."""
+        self._carry_out(self._trial.proposed(config, pushed, self._faults()))
+
+    def config_refused(self, reason: str) -> None:
+        """The link says that the server sent what cannot be used (A58)."""
+        self._carry_out(self._trial.refused(reason))
+
+    def capabilities(self) -> Capabilities:
+        """What this host can do now (§8): no more than it says, however often it is asked."""
+        probes = [] if self._probes is None else self._probes.supported()
+        return capabilities(self._able(), probes)
+
+    def run_probe(self, name: str, args: Any, seconds: float) -> Deferred[Any]:
+        """The link has a probe to run (§4.6, F27)."""
+        if self._probes is None:
+            return succeed(ProbeError(Code.PROBE_UNAVAILABLE, {"probe": name}))
+
+        def done(result: ProbeResult) -> ProbeOutput:
+            output = msgspec.Raw(result.output)
+            return ProbeOutput(output=output, duration_ms=max(0, result.duration_ms))
+
+        def refused(failure: Any) -> ProbeError:
+            failure.trap(ProbeRefused)
+            why = failure.value
+            return ProbeError(why.code, {"reason": str(why), **why.data})
+
+        return self._probes.run(name, args, seconds).addCallbacks(done, refused)
+
+    def samples(self) -> Deferred[MetricsParams | None]:
+        """The link's samples are due (§4.5, F19, F24)."""
+        pool = self._reactor.getThreadPool()
+        taken: Deferred[Any] = deferToThreadPool(self._reactor, pool, self._sampler)
+
+        def with_own(host: list[MetricSample]) -> MetricsParams | None:
+            status = self._buffer.status
+            own = agent_samples(status, self._sources.reports(), tallies(self._rules))
+            found = bounded([*own, *host])
+            at = datetime.fromtimestamp(self._wall(), UTC)
+            return MetricsParams(ts=at, samples=found) if found else None
+
+        return taken.addCallback(with_own)
 
     def pause_sources(self) -> None:
         """The link says that nothing can be sent for long (F34)."""
@@ -161,46 +240,82 @@ class AgentService(Service):
         """The link says that things flow again."""
         self._sources.release("link")
 
+    def report_restored(self, first: int, last: int) -> None:
+        """The link says that the server lost what it had acked (F26)."""
+        bodies = [restored_reported(first, last, self._micros())]
+        put = self._buffer.put(bodies, {}, can_wait=False)
+        put.addErrback(self._failed, "reporting what the server lost")
+
     async def status(self) -> dict[str, Any]:
         """How the agent is, for `cortextx agent status`. No secret is in it (F23)."""
-        runner, buffer = self._runner, self._buffer
+        runner = self._runner
         if runner is None:
             return {"state": "starting", "host_id": self._identity.host_id}
-        reports = self._sources.reports()
-        files = _files_read(await buffer.checkpoints(), reports)
-        link = runner.link
-        due = link.attempt_at
+        # What is broken or stopping is told without what only its thread knows.
+        try:
+            checkpoints = await self._buffer.checkpoints()
+            oldest = await self._buffer.oldest()
+            apart = await self._buffer.apart()
+        except CortexError:
+            checkpoints, oldest, apart = {}, None, None
+        return agent_status(
+            now=self._reactor.seconds(),
+            host_id=self._identity.host_id,
+            version=self._version,
+            runner=runner,
+            buffer=self._buffer,
+            oldest=oldest,
+            apart=apart,
+            planned=self._planned,
+            reports=self._sources.reports(),
+            held_by=self._sources.held_by,
+            checkpoints=checkpoints,
+            config=self._trial.standing,
+            rules=tallies(self._rules),
+            probes=[] if self._probes is None else self._probes.states(),
+        )
+
+    # Configurations
+
+    def _carry_out(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            match step:
+                case Use(config, back):
+                    told = set(self._planned.left_out)
+                    self._plan()
+                    new = [left for left in self._planned.left_out if left not in told]
+                    self._report_refusals(new)
+                    if self._probes is not None:
+                        self._probes.allow_at_once(config.probe_concurrency)
+                    if back:
+                        self._take_back(config)
+                case Keep(config):
+                    self._keep_config(config)
+                case Tell(standing):
+                    if standing.state != "applied":
+                        self.log.warn("the server's configuration: {why}", why=standing.reason)
+                    body = config_reported(standing, self._micros())
+                    self._put_own([body], "reporting the configuration")
+
+    def _take_back(self, config: AgentConfig) -> None:
+        runner = self._runner
+        if runner is not None:
+            runner.feed(lambda now: runner.link.rolled_back(config, now))
+
+    def _faults(self) -> dict[str, str]:
+        """The sources that fail, of what a server can ask for (A58)."""
         return {
-            "state": link.state,
-            "connected": link.state in ("active", "draining"),
-            "reason": link.why or None,
-            "auth": _AUTH.get(link.state, "unknown" if link.session_id is None else "ok"),
-            "last_error": runner.last_error,
-            "next_attempt_in": _seconds_to(due, self._reactor.seconds()),
-            "host_id": self._identity.host_id,
-            "session_id": link.session_id,
-            "acked_seq": link.acked,
-            "last_seq": buffer.last,
-            "backlog_entries": buffer.depth,
-            "buffer_bytes": buffer.size,
-            "unanswered_pushes": link.in_flight,
-            "buffer_pressure": buffer.pressure if buffer.status.full is None else "hard",
-            "sources_paused_by": self._sources.held_by,
-            "sources": [_source_row(source, reports) for source in self._planned.run],
-            "sources_left_out": [msgspec.to_builtins(left) for left in self._planned.left_out],
-            "files": files,
-            "evicted_entries": buffer.status.evicted,
-            "damaged_entries": buffer.status.damaged,
-            "set_aside_entries": buffer.status.set_aside,
-            "buffer_fault": buffer.status.broken or buffer.status.full,
-            "version": self._version,
+            f"{report.kind} {report.name}": report.why or "it failed"
+            for report in self._sources.reports()
+            if report.state == "failed" and report.kind != "custom"
         }
 
     def _plan(self) -> None:
-        asked = () if self._config is None else self._config.log_sources
+        config = self._trial.effective
+        asked = () if config is None else config.log_sources
         allow = self._settings.agent.allow_sources
         before = set(self._planned.left_out)
-        self._planned = plan(asked, allow, self._settings.sources)
+        self._planned = plan(asked, allow, self._settings.sources, self._lacking())
         for left in self._planned.left_out:
             if left not in before:
                 self.log.warn(
@@ -213,45 +328,7 @@ class AgentService(Service):
         """Once, when the server asks for it first (F18)."""
         bodies = [refusal_reported(left, self._micros()) for left in refused]
         if bodies:
-            self._buffer.put(bodies, {}).addErrback(self._failed, "reporting refused sources")
-
-    async def _report_losses(self) -> None:
-        """Tell the server what the buffer lost, once (F37)."""
-        losses = await self._buffer.losses()
-        if losses:
-            bodies, mark = losses_reported(losses, self._micros())
-            await self._buffer.put(bodies, mark, can_wait=False)
-
-    async def _reopen(self) -> None:
-        self.log.warn("the buffer is opened anew: {why}", why=self._buffer.status.broken)
-        await self._buffer.reopen()
-
-    def _micros(self) -> int:
-        return int(self._wall() * 1_000_000)
-
-    async def _look_at_buffer(self) -> None:
-        """Sources that can wait do so above the soft bound (F19)."""
-        status, now = self._buffer.status, self._reactor.seconds()
-        if status.full is not None and now >= self._say_full_at:
-            self._say_full_at = now + BETWEEN_WORDS
-            self.log.warn("nothing more can be buffered for now: {why}", why=status.full)
-        try:
-            if status.broken is not None and now >= self._reopen_at:
-                self._reopen_at = now + REOPEN_SECONDS
-                await self._reopen()
-            elif status.losses and status.next_seq is not None and status.broken is None:
-                await self._report_losses()
-        except StoreFull:
-            # That is said above.
-            pass
-        except CortexError as error:
-            self.log.warn("the buffer is in trouble: {why}", why=error)
-        if self._buffer.pressure == "ok":
-            self._sources.release("buffer")
-        elif "buffer" not in self._sources.held_by:
-            if status.full is None:
-                self.log.warn("the buffer is filling: the sources rest until it is sent")
-            self._sources.hold("buffer")
+            self._put_own(bodies, "reporting refused sources")
 
     def _kept_config(self) -> AgentConfig | None:
         kept = self._files.load_config()
@@ -269,77 +346,41 @@ class AgentService(Service):
         except OSError as error:
             self.log.warn("the configuration cannot be kept: {why}", why=error.strerror)
 
+    # Once a second
+
+    async def _look_around(self) -> None:
+        try:
+            await self._care.look()
+            now = self._reactor.seconds()
+            runner = self._runner
+            live = runner is not None and runner.link.state == "active"
+            session = runner.link.session_id if runner is not None and live else None
+            self._carry_out(self._trial.looked(now, session, self._faults()))
+            if now >= self._limited_at:
+                self._limited_at = now + LIMITED_SECONDS
+                self._report_limited()
+        except Exception:
+            self.log.failure("looking around failed")
+
+    def _report_limited(self) -> None:
+        """Tell the server what rate limits left out since the last time (F37)."""
+        for rule in self._rules:
+            if rule.action != "limit":
+                continue
+            count = rule.tally.dropped - self._limited.get(rule.name, 0)
+            if count > 0:
+                self._limited[rule.name] = rule.tally.dropped
+                body = limited_reported(rule.name, count, self._micros())
+                self._put_own([body], "reporting a rate limit")
+
+    def _put_own(self, bodies: Sequence[bytes], what: str) -> None:
+        self._buffer.put(bodies, {}).addErrback(self._failed, what)
+
+    def _micros(self) -> int:
+        return int(self._wall() * 1_000_000)
+
     def _failed(self, failure: Any, what: str) -> None:
         if failure.check(StoreFull):
-            # `_look_at_buffer` says that, now and then.
+            # `BufferCare` says that, now and then.
             return
         self.log.failure("{what} failed", failure, what=what)
-
-
-_AUTH = {"fatal_auth": "refused", "revoked": "revoked", "active": "ok", "draining": "ok"}
-
-
-def _seconds_to(due: float | None, now: float) -> float | None:
-    """The time until `due`, to a tenth of a second: it is for people."""
-    return None if due is None else round(max(0.0, due - now), 1)
-
-
-def _source_row(source: EffectiveSource, reports: Iterable[FileReport]) -> dict[str, Any]:
-    """A source that is to run, with the files that it matches now (None: not known yet),
-    and why there are none."""
-    row: dict[str, Any] = msgspec.to_builtins(source)
-    row["files"] = row["why"] = None
-    for report in reports:
-        path, files = source.path or "", report.files or {}
-        if path in files:
-            row["files"], row["why"] = files[path], report.why.get(path)
-    return row
-
-
-def _files_read(
-    checkpoints: dict[str, bytes], reports: Iterable[FileReport]
-) -> list[dict[str, Any]]:
-    """Which files are read, and how far, as their checkpoints say; those that cannot be
-    read come first, with the reason in `why`."""
-    faults = {path: why for report in reports for path, why in report.faults.items()}
-    rows: list[dict[str, Any]] = []
-    for key, data in checkpoints.items():
-        if key.startswith("file:"):
-            with contextlib.suppress(ValueError):
-                found = decode_checkpoint(data)
-                if not found.finished:
-                    row = {"path": found.path, "offset": found.offset, "size": found.size}
-                    rows.append({**row, "why": faults.pop(found.path, None)})
-    rows += [{"path": path, "offset": None, "size": None, "why": faults[path]} for path in faults]
-    return sorted(rows, key=lambda row: (row["why"] is None, str(row["path"])))[:MAX_FILES]
-
-
-def make_hello(identity: Identity, version: str, acked: int) -> HelloParams:
-    """What the server is told of this host (§4.1, F36)."""
-    return HelloParams(
-        protocol_version=1,
-        agent_version=version,
-        hostname=(socket.gethostname() or "localhost")[:253],
-        host_id=identity.host_id,
-        platform=Platform(
-            os=platform.system().lower(),
-            arch=platform.machine(),
-            kernel=platform.release(),
-            distro=_distro(),
-        ),
-        capabilities=Capabilities(
-            supported_probes=[],
-            sources=sorted(AVAILABLE),  # type: ignore[arg-type]
-            max_batch_entries=MAX_ENTRIES,
-            compression=[],
-        ),
-        token=identity.token,
-        resume_from_seq=acked,
-    )
-
-
-def _distro() -> str | None:
-    try:
-        return platform.freedesktop_os_release().get("PRETTY_NAME")
-    except OSError:
-        return None

@@ -5,7 +5,7 @@ url = "wss://logs.example/ws/agent"     # else the invitation's
 ca_pin = "sha256:…"                     # likewise; "" trusts the system's authorities
 [agent]
 allow_sources = ["journald", "file:/var/log/**"]
-allow_probes = []
+allow_probes = ["host.info", "disk.*"]
 allow_insecure = false
 [[sources]]
 kind = "file"
@@ -17,19 +17,36 @@ start = "end"
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct
 
 from cortextx.errors import ConfigError
-from cortextx.fleet.agent.policy import AVAILABLE, is_pattern
-from cortextx.fleet.contract import SourceKind
+from cortextx.fleet.agent.policy import is_pattern
+from cortextx.fleet.agent.probes.catalogue import allowed as allowed_probes
+from cortextx.fleet.agent.rules import compile_rules
+from cortextx.fleet.agent.tables import RuleTable as RuleTable
+from cortextx.fleet.agent.tables import SourceTable as SourceTable
+from cortextx.fleet.agent.tables import check_source
 from cortextx.fleet.invitation import check_url
 from cortextx.fleet.pin import check_pin
 
 DEFAULT_ALLOW = ("journald", "file:/var/log/**")
 """What a server may ask for unless told otherwise: the journal and the log directories (F18)."""
+
+DEFAULT_PROBES = (
+    "host.info",
+    "disk.usage",
+    "disk.largest",
+    "mem.*",
+    "cpu.top",
+    "systemd.*",
+    "time.sync",
+)
+"""The probes that a server may run unless told otherwise (F18): not those that reach into
+the network, read logs or talk to Docker (S3, S7)."""
 
 _Mib = Annotated[int, Meta(ge=32, le=1_048_576)]
 
@@ -48,31 +65,19 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class AgentTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The table `[agent]`.
 
-    `allow_sources` and `allow_probes` bound what a server may ask for (F18, F41).
-    `allow_insecure` permits ws:// to other hosts than this one (F20). The buffer's
-    bounds are in MiB (F19). `stop_drain_secs` is how long a stopping agent waits
-    for its last answers.
+    `allow_sources` and `allow_probes` bound what a server may ask for (F18, F41),
+    `probe_file_roots` what `file.tail` may read (S2). `allow_insecure` permits ws://
+    to other hosts than this one (F20). The buffer's bounds are in MiB (F19).
+    `stop_drain_secs` is how long a stopping agent waits for its last answers.
     """
 
     allow_sources: tuple[str, ...] = DEFAULT_ALLOW
-    allow_probes: tuple[str, ...] = ()
+    allow_probes: tuple[str, ...] = DEFAULT_PROBES
+    probe_file_roots: tuple[str, ...] = ("/var/log",)
     allow_insecure: bool = False
     buffer_soft_mib: _Mib = 256
     buffer_hard_mib: _Mib = 512
     stop_drain_secs: Annotated[float, Meta(ge=0, le=60)] = 2.0
-
-
-class SourceTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One table `[[sources]]`: what this host sends whatever the server asks for (F18).
-
-    `path` is an absolute glob. `start` says where a file that was never seen
-    begins (F41). `name` is the path if it is not given.
-    """
-
-    kind: SourceKind
-    path: str | None = None
-    name: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
-    start: Literal["start", "end"] = "start"
 
 
 class AgentSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,6 +86,7 @@ class AgentSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     server: ServerTable = ServerTable()
     agent: AgentTable = AgentTable()
     sources: tuple[SourceTable, ...] = ()
+    rules: tuple[RuleTable, ...] = ()
 
 
 def check(settings: AgentSettings, where: str) -> None:
@@ -89,6 +95,13 @@ def check(settings: AgentSettings, where: str) -> None:
         check_transport(settings.server.url, settings.agent.allow_insecure, where)
     if settings.server.ca_pin:
         check_pin(settings.server.ca_pin, where, "server.ca_pin")
+    for pattern in settings.agent.allow_probes:
+        if not allowed_probes([pattern]):
+            expected = f"names of probes, or globs of them as disk.*, not {pattern!r}"
+            raise ConfigError(where, "agent.allow_probes", expected)
+    for root in settings.agent.probe_file_roots:
+        if not root.startswith("/") or "\x00" in root:
+            raise ConfigError(where, "agent.probe_file_roots", f"absolute paths, not {root!r}")
     for allowed in settings.agent.allow_sources:
         if not is_pattern(allowed):
             expected = f"journald, docker, file:/GLOB or custom:NAME, not {allowed!r}"
@@ -97,28 +110,28 @@ def check(settings: AgentSettings, where: str) -> None:
         expected = "at least 8 more than buffer_soft_mib"
         raise ConfigError(where, "agent.buffer_hard_mib", expected)
     _check_sources(settings.sources, where)
+    compile_rules(settings.rules, where)
 
 
 def _check_sources(sources: tuple[SourceTable, ...], where: str) -> None:
     names: set[str] = set()
     for at, source in enumerate(sources):
         field = f"sources[{at}]"
-        if source.kind == "file" and not (source.path or "").startswith("/"):
-            raise ConfigError(where, f"{field}.path", "an absolute path or glob")
-        name = source.name or source.path or source.kind
+        check_source(source, where, field)
+        name = source.title
         if name in names:
             raise ConfigError(where, f"{field}.name", f"another name than {name!r}, which is taken")
         names.add(name)
 
 
-def check_available(settings: AgentSettings, where: str) -> None:
-    """Raise ConfigError for a source of a kind that this version cannot run.
+def check_available(settings: AgentSettings, where: str, lacking: Mapping[str, str]) -> None:
+    """Raise ConfigError for a source of a kind for which this host is `lacking` something.
 
     An agent that runs leaves such a source out and says so.
     """
     for at, source in enumerate(settings.sources):
-        if source.kind not in AVAILABLE:
-            expected = f"{' or '.join(sorted(AVAILABLE))}: this version cannot run {source.kind}"
+        if source.kind in lacking:
+            expected = f"a kind that can run here: {lacking[source.kind]}"
             raise ConfigError(where, f"sources[{at}].kind", expected)
 
 

@@ -25,12 +25,16 @@ from cortextx.fleet.agent.actions import (
     Connect,
     DeleteToken,
     PauseSources,
+    RefuseConfig,
+    ReportRestored,
     ResumeSources,
     Say,
     Send,
     StoreToken,
 )
+from cortextx.fleet.agent.asked import Asked
 from cortextx.fleet.agent.hello import Welcome
+from cortextx.fleet.agent.metering import Metering
 from cortextx.fleet.agent.sending import Sender
 from cortextx.fleet.contract import (
     DEFAULT_AGENT_CONFIG,
@@ -119,6 +123,8 @@ class Core:
     ) -> None:
         self.ids = count(1)
         self.sender = Sender(self.ids, hello.resume_from_seq or 0, last)
+        self.metering = Metering(self.ids, random)
+        self.asked = Asked(self.ids)
         self.hello = hello
         self.previous = previous
         self.on_previous = False
@@ -149,6 +155,8 @@ class Core:
         self.full_backoff = False
         self.least_delay = 0.0
         self.renumbered = False
+        self.restored: tuple[int, int] | None = None
+        self.told_restored: tuple[int, int] | None = None
         self.pending_config: tuple[float, AgentConfig] | None = None
 
     def connect(self, now: float) -> list[Action]:
@@ -181,7 +189,10 @@ class Core:
             actions.append(
                 Say("warn", f"the server's configuration is not usable: {welcome.fault}")
             )
+            actions.append(RefuseConfig(welcome.fault))
+        self.restored = None
         if welcome.accepted_seq < self.sender.acked:
+            self.restored = (welcome.accepted_seq + 1, self.sender.acked)
             text = f"the server has entries up to {welcome.accepted_seq} only, but acknowledged"
             text += f" {self.sender.acked}: it was restored, and what lies between is lost there"
             actions.append(Say("warn", text))
@@ -231,14 +242,26 @@ class Core:
             actions.append(ResumeSources())
         if self.welcome.config is not None:
             self.pending_config = None
-            actions += self.configure(self.welcome.config)
+            actions += self.configure(self.welcome.config, now)
         self.beat_at = now + self.random() * self.config.heartbeat_interval_secs
+        self.metering.begin(now)
+        if self.restored is not None and self.restored != self.told_restored:
+            # Else the gap would show when this host next has something to log (F26).
+            self.told_restored = self.restored
+            actions.append(ReportRestored(*self.restored))
         return actions + self.sender.begin(acked, last, renumbered, now)
 
-    def configure(self, config: AgentConfig) -> list[Action]:
+    def configure(self, config: AgentConfig, now: float, pushed: bool = False) -> list[Action]:
+        self.use_config(config, now)
+        return [Configure(config, pushed)]
+
+    def use_config(self, config: AgentConfig, now: float) -> None:
+        """Send by this configuration from now on (§4.1)."""
+        if self.beat_at < inf:
+            self.beat_at = min(self.beat_at, now + config.heartbeat_interval_secs)
         self.config = config
         self.sender.configure(config)
-        return [Configure(config)]
+        self.metering.configure(config, now)
 
     def drain(self, why: str, seconds: float, now: float) -> list[Action]:
         self.why = why
@@ -317,6 +340,7 @@ class Core:
 
     def _end(self, now: float) -> None:
         self.sender.end()
+        self.metering.end()
         self.pings.stop()
         self.patience.stop()
         self.held = []

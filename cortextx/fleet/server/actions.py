@@ -83,9 +83,10 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A heartbeat came."""
+    """A heartbeat came, when all up to `accepted_seq` was stored of the host's."""
 
     heartbeat: Heartbeat
+    accepted_seq: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 
-from cortextx.interfaces.fleet import Gap
+from cortextx.interfaces.fleet import Gap, GapPlace, ILogStore
+
+PAGE = 1000
+"""Gaps that are held at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,30 +22,46 @@ class AuditRange:
     until: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class Audit:
-    """The answer: the gaps in the range, and how many of its seqs they hold.
+    """What is found as one page of a host's gaps after the other is looked at.
 
+    `count` are the gaps in the range, `missing` how many of its seqs they hold.
     `awaited` are seqs of the range that the host has not sent yet, or that nobody
     numbered: no loss, but not here either.
     """
 
-    gaps: tuple[Gap, ...]
-    missing: int
-    awaited: int
+    def __init__(self, accepted_seq: int, asked: AuditRange) -> None:
+        self._asked = asked
+        self.count = 0
+        self.missing = 0
+        awaited = 0 if asked.to_seq is None else asked.to_seq - max(accepted_seq, _start(asked) - 1)
+        self.awaited = max(0, awaited)
+
+    def take(self, gaps: Iterable[Gap]) -> list[Gap]:
+        """Those of these gaps that lie in the range. One without seqs lies in every range."""
+        asked = self._asked
+        found = [gap for gap in gaps if _in_time(gap, asked) and _in_seqs(gap, asked)]
+        self.count += len(found)
+        self.missing += sum(_within(gap, asked) for gap in found)
+        return found
 
     @property
     def complete(self) -> bool:
         """Whether nothing is missing, as far as anybody knows."""
-        return not self.gaps and not self.awaited
+        return not self.count and not self.awaited
 
 
-def audit(accepted_seq: int, gaps: Iterable[Gap], asked: AuditRange) -> Audit:
-    """Look at a host's gaps. One without seqs lies in every range of seqs."""
-    found = tuple(gap for gap in gaps if _in_time(gap, asked) and _in_seqs(gap, asked))
-    missing = sum(_within(gap, asked) for gap in found)
-    awaited = 0 if asked.to_seq is None else asked.to_seq - max(accepted_seq, _start(asked) - 1)
-    return Audit(found, missing, max(0, awaited))
+async def every_gap(
+    store: ILogStore, host_id: str | None, asked: AuditRange = AuditRange()
+) -> AsyncIterator[list[Gap]]:
+    """All gaps of a host, or of all hosts, page by page; those of other times may be left out."""
+    after: GapPlace | None = None if asked.since is None else (asked.since, -1, 0)
+    while True:
+        page: list[Gap] = await store.gaps(host_id, after, PAGE)
+        yield page
+        if len(page) < PAGE or (asked.until is not None and page[-1].detected_at >= asked.until):
+            return
+        after = page[-1].place
 
 
 def _start(asked: AuditRange) -> int:

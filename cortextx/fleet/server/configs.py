@@ -20,6 +20,10 @@ from cortextx.errors import JsonError, JsonShapeError
 from cortextx.fleet.contract import MAX_ENTRIES, AgentConfig, SourceKind, Strict
 
 MAX_SOURCES = 256
+MAX_NAME = 64
+"""Characters of an unknown member's name that an error repeats."""
+MAX_METRICS_INTERVAL = 31_536_000
+"""Seconds, a year: the contract names no bound, but a longer one is a slip. null is for never."""
 _Text = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+\Z")]
 
 
@@ -38,20 +42,34 @@ class _Members(Strict, frozen=True):
     heartbeat_interval_secs: Annotated[int, Meta(ge=5, le=600)] | UnsetType = UNSET
     max_batch_entries: Annotated[int, Meta(ge=1, le=65535)] | UnsetType = UNSET
     flush_interval_ms: Annotated[int, Meta(ge=10, le=60000)] | UnsetType = UNSET
-    metrics_interval_secs: Annotated[int, Meta(ge=1)] | UnsetType | None = UNSET
+    metrics_interval_secs: (
+        Annotated[int, Meta(ge=1, le=MAX_METRICS_INTERVAL)] | UnsetType | None
+    ) = UNSET
     probe_concurrency: Annotated[int, Meta(ge=1, le=64)] | UnsetType = UNSET
     log_sources: Annotated[list[_Source], Meta(max_length=MAX_SOURCES)] | UnsetType = UNSET
 
 
 def checked(members: Mapping[str, Any]) -> dict[str, Any]:
     """The same members, known to be good; raises JsonShapeError with the path of a fault."""
+    _check_known("$", members, _Members)
+    sources = members.get("log_sources")
+    for at, source in enumerate(sources if isinstance(sources, list | tuple) else ()):
+        if isinstance(source, Mapping):
+            _check_known(f"$.log_sources[{at}]", source, _Source)
     given = convert(dict(members), _Members)
-    sources = given.log_sources if isinstance(given.log_sources, list) else []
-    for at, source in enumerate(sources):
+    for at, source in enumerate(given.log_sources or ()):
         if source.kind == "file" and source.path is UNSET:
             raise JsonShapeError(f"$.log_sources[{at}].path", "a path or a glob of files")
     plain: dict[str, Any] = decode(encode(given), dict[str, Any])
     return plain
+
+
+def _check_known(at: str, members: Mapping[str, Any], kind: type[Strict]) -> None:
+    """Raise JsonShapeError with the first member that is none, and those that there are."""
+    known = kind.__struct_fields__
+    for name in members:
+        if name not in known:
+            raise JsonShapeError(f"{at}.{name[:MAX_NAME]}", f"a member, as {', '.join(known)}")
 
 
 def merged(defaults: AgentConfig, members: Mapping[str, Any]) -> tuple[AgentConfig, list[str]]:

@@ -68,6 +68,11 @@ class Intake:
         """The number of pushes that wait for the store."""
         return len(self._pending)
 
+    @property
+    def accepted_seq(self) -> int:
+        """All up to here is stored, as far as this session knows."""
+        return self._accepted_seq
+
     def begin(self, host_id: str, accepted_seq: int) -> None:
         """The session is a host's, from whom all up to `accepted_seq` is stored."""
         self._host_id = host_id

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
     from twisted.python.failure import Failure
 
-    from cortextx.interfaces.fleet import IHostRegistry
+    from cortextx.interfaces.fleet import HostRecord, IHostRegistry
 
 
 class PresenceBook:
@@ -81,3 +81,28 @@ def _merged(older: Presence, newer: Presence) -> Presence:
         if (value := getattr(newer, name)) is not None
     }
     return replace(older, **known)
+
+
+class Lags:
+    """How far hosts are behind: what they said in a heartbeat, less what was stored since.
+
+    A heartbeat comes every half minute, and never from a host that has gone; what it
+    said of a backlog is long untrue when the backlog has been stored.
+    """
+
+    def __init__(self) -> None:
+        self._numbered: dict[str, int] = {}
+
+    def told(self, host_id: str, accepted_seq: int, lag: int) -> None:
+        """A heartbeat said `lag`, when all up to `accepted_seq` was stored."""
+        self._numbered[host_id] = accepted_seq + lag
+
+    def forget(self, host_id: str) -> None:
+        """The host's row has gone."""
+        self._numbered.pop(host_id, None)
+
+    def of(self, record: HostRecord) -> int | None:
+        """Entries that the host had numbered and this server not stored; None while it said
+        nothing. What a host said to an earlier process stands as it was said."""
+        numbered = self._numbered.get(record.host_id or "")
+        return record.push_lag_seq if numbered is None else max(0, numbered - record.accepted_seq)

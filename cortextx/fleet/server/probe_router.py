@@ -16,13 +16,14 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from cortextx.core.jsontext import Decoder, encode
-from cortextx.errors import JsonError, LocalProtocolError, NotConnected
+from cortextx.errors import JsonError, LocalProtocolError, NotConnected, StoreError
 from cortextx.fleet.contract import Code
 from cortextx.fleet.server.probes import (
     MAX_ARGS_BYTES,
     ProbeAnswer,
     ProbeCall,
     ProbeFailure,
+    storable,
 )
 from cortextx.interfaces.fleet_records import ProbeRecord
 
@@ -153,8 +154,18 @@ class ProbeRouter:
             return record
         try:
             return replace(record, id=await self._records.record_probe(record))
-        except Exception:
+        except StoreError:
             # The answer is there, and is worth more than its record.
+            self.log.failure("a probe's record could not be kept")
+            return record
+        except Exception as error:
+            self.log.failure("a probe's answer could not be kept as it is")
+            why = f"the answer cannot be stored: {type(error).__name__}"
+        bare = ProbeFailure(Code.INTERNAL_ERROR, why)
+        record = replace(asked, finished_at=record.finished_at, **_members(bare))
+        try:
+            return replace(record, id=await self._records.record_probe(record))
+        except Exception:
             self.log.failure("a probe's record could not be kept")
             return record
 
@@ -188,10 +199,11 @@ def _members(outcome: ProbeOutcome) -> dict[str, Any]:
     if data is not None and outcome.code == Code.PROBE_EXECUTION_FAILED:
         with suppress(JsonError):
             said = _said.decode(data)
+    exit_code = said.exit_code
     return {
         "outcome": OUTCOMES.get(outcome.code, "error"),
         "code": None if outcome.code is None else int(outcome.code),
         "output": None if data is None else data.decode(),
-        "exit_code": said.exit_code,
+        "exit_code": None if exit_code is None or not storable(exit_code) else exit_code,
         "stderr": said.stderr,
     }

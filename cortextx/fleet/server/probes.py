@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from msgspec import Raw
+from msgspec import Meta, Raw
 
 from cortextx.core.jsontext import Decoder, check_value, encode
 from cortextx.errors import JsonError
@@ -72,12 +73,20 @@ CLOSING = ProbeFailure(None, "the session is ending")
 BUSY = ProbeFailure(None, f"{MAX_QUEUED} probes wait for this host already")
 
 
+_Storable = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+def storable(number: int) -> bool:
+    """Whether a record can hold this integer (F31)."""
+    return -(2**63) <= number < 2**63
+
+
 class _Output(Strict, frozen=True):
     """`contract.ProbeOutput` with the output as the agent's own text."""
 
     output: Raw
     duration_ms: Natural
-    exit_code: int | None = None
+    exit_code: _Storable | None = None
     stderr: str | None = None
 
 
@@ -205,6 +214,9 @@ def _outcome(response: jsonrpc.Response) -> ProbeOutcome:
 
 def _refused(error: jsonrpc.ErrorBody) -> ProbeFailure:
     """The agent's error; its message is the contract's where the code is known."""
+    if not storable(error.code):
+        where = encode({"field": "$.error.code", "expected": "an integer below 2**63"})
+        return ProbeFailure(Code.INTERNAL_ERROR, "the answer's error code is out of range", where)
     try:
         reason = Code(error.code).title
     except ValueError:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from autobahn.twisted.websocket import WebSocketServerFactory, WebSocketServerProtocol
@@ -50,15 +51,6 @@ PATIENCE: dict[int, float] = {CloseCode.HANDSHAKE_TIMEOUT: STRANGER_SECONDS}
 """The same by close code: a peer that said no hello in time has nothing to read."""
 _REASON_BYTES = 123
 _ADDRESS_CHARS = 64
-_HTTP_REASONS = {
-    400: "Bad Request",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    426: "Upgrade Required",
-    429: "Too Many Requests",
-    503: "Service Unavailable",
-    505: "HTTP Version Not Supported",
-}
 
 
 @implementer(IPushProducer)
@@ -98,11 +90,15 @@ class AgentSocket(WebSocketServerProtocol):
         return "".join(char for char in known if char.isprintable())[:_ADDRESS_CHARS]
 
     @property
+    def forwarded(self) -> bool:
+        """Whether a proxy that is trusted said where the peer is."""
+        told = "x-forwarded-for" in (self.http_headers or {})
+        return told and bool(self.factory.trustXForwardedFor)
+
+    @property
     def source(self) -> str | None:
         """Where the peer is: an IP address, a proxy's word for it, or None on a Unix socket."""
-        if self.factory.trustXForwardedFor and "x-forwarded-for" in (self.http_headers or {}):
-            return str(self.peer)
-        return getattr(self.transport.getPeer(), "host", None)
+        return str(self.peer) if self.forwarded else getattr(self.transport.getPeer(), "host", None)
 
     # What the fleet tells.
 
@@ -277,7 +273,7 @@ class AgentSocket(WebSocketServerProtocol):
 
     def sendHttpErrorResponse(self, code: int, reason: str, responseHeaders: Any = None) -> None:
         """Refuse an upgrade; nothing that the peer sent comes back in the answer."""
-        lines = [f"HTTP/1.1 {code} {_HTTP_REASONS.get(code, 'Refused')}"]
+        lines = [f"HTTP/1.1 {code} {HTTPStatus(code).phrase}"]
         lines += [f"{name}: {value}" for name, value in responseHeaders or ()]
         if code == 426:
             lines += ["Upgrade: websocket", "Sec-WebSocket-Version: 13"]
@@ -335,8 +331,8 @@ class AgentSocket(WebSocketServerProtocol):
             case actions.Ping(payload):
                 if not self._ending:
                     self.sendPing(payload)
-            case actions.Beat(heartbeat):
-                self._fleet.beat(self, heartbeat)
+            case actions.Beat(heartbeat, accepted_seq):
+                self._fleet.beat(self, heartbeat, accepted_seq)
             case actions.Close(code, reason, record):
                 self._end(code, reason, record)
             case actions.Judge(hello):
@@ -426,6 +422,7 @@ class AgentSocket(WebSocketServerProtocol):
     def _session_ended(self, record: str, seconds: float = CLOSE_SECONDS) -> None:
         """Nothing goes out any more but a close; read on, to see the peer's."""
         self._ending = True
+        self._fleet.hello_over(self)
         self._counting = False
         if self._record is None:
             self._record = record
@@ -489,10 +486,11 @@ class AgentSocketFactory(WebSocketServerFactory):
         admission = self._admission
         if admission is None:
             return None
+        now, source, told = self.reactor.seconds(), socket.source, socket.forwarded
         # Without a proxy the rate was judged before the connection cost anything.
-        if self.trustXForwardedFor and not admission.admits(socket.source, self.reactor.seconds()):
+        if self.trustXForwardedFor and not admission.admits(source, now, forwarded=told):
             return 429
-        return None if admission.admits_hello(socket.source) else 503
+        return None if admission.admits_hello(source, forwarded=told) else 503
 
     def buildProtocol(self, addr: object) -> AgentSocket:
         socket = AgentSocket(self.reactor, self._fleet)

@@ -12,6 +12,8 @@ from cortextx.core.budgets import LeakyBucket
 
 ENTRIES_PER_SECOND = 50_000
 """The default rate of one host, in entries."""
+SAMPLES_PER_SECOND = 100
+"""The default rate of one host, in samples (F24)."""
 BURST_SECONDS = 2.0
 """How much of the rate may come at once; a backlog is replayed in bursts."""
 PRUNE_ABOVE = 256

@@ -19,6 +19,7 @@ from cortextx.fleet.server.configs import fingerprint
 if TYPE_CHECKING:
     from cortextx.fleet.server.clones import CloneWatch
     from cortextx.fleet.server.host_configs import HostConfig
+    from cortextx.fleet.server.presence import Lags
     from cortextx.interfaces.fleet import Gap, HostRecord, StoredEntry
     from cortextx.interfaces.fleet_records import ProbeRecord, StoredConfig
 
@@ -27,6 +28,8 @@ MAX_SKEW = 300_000_000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_FIRST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+_LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
 class LiveSession(Protocol):
@@ -54,6 +57,10 @@ class Connected(Protocol):
     def heartbeat_overdue(self, host_id: str | None) -> bool:
         """Whether a live host has sent no heartbeat for long (A53)."""
 
+    @property
+    def lags(self) -> Lags:
+        """How far hosts are behind."""
+
 
 def host_row(record: HostRecord, fleet: Connected) -> dict[str, Any]:
     """A host as `agent list` shows it; no hash of a token is in it (F23)."""
@@ -71,7 +78,7 @@ def host_row(record: HostRecord, fleet: Connected) -> dict[str, Any]:
         "last_handshake": moment(record.last_handshake),
         "last_disconnect_reason": record.last_disconnect_reason,
         "accepted_seq": record.accepted_seq,
-        "push_lag_seq": record.push_lag_seq,
+        "push_lag_seq": fleet.lags.of(record),
         "queue_depth": record.queue_depth,
         "buffer_bytes": record.buffer_bytes,
         "lost_entries": record.lost_entries,
@@ -188,9 +195,14 @@ def json_of(text: str | None) -> Raw | None:
 
 
 def moment(at: int | None) -> str | None:
-    """µs since the epoch as RFC 3339 in UTC, to the microsecond."""
+    """µs since the epoch as RFC 3339 in UTC, to the microsecond.
+
+    An entry's own time may be up to a day outside the years 1 to 9999 in UTC, as it has
+    an offset (F15); such a one is shown as the first or last moment that can be written.
+    """
     if at is None:
         return None
+    at = min(max(at, _FIRST), _LAST)
     return f"{_second(at // 1_000_000)}.{at % 1_000_000:06}Z"
 
 

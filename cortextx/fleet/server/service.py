@@ -8,7 +8,7 @@ operator asks for: issue, rotate, revoke, forget (F6–F8).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, DeferredList, succeed
@@ -21,10 +21,12 @@ from cortextx.fleet.invitation import Invitation, write_invitation
 from cortextx.fleet.server import tokens
 from cortextx.fleet.server.admission import Admission
 from cortextx.fleet.server.clones import CloneWatch
+from cortextx.fleet.server.following import Following
 from cortextx.fleet.server.host_configs import HostConfigs
 from cortextx.fleet.server.ingest import IngestWriter
+from cortextx.fleet.server.invitations import Issued, pending_row
 from cortextx.fleet.server.metering import Meter
-from cortextx.fleet.server.presence import PresenceBook
+from cortextx.fleet.server.presence import Lags, PresenceBook
 from cortextx.fleet.server.probe_router import ProbeRouter
 from cortextx.fleet.server.quota import Quotas
 from cortextx.fleet.server.rows import MAX_SKEW, micros
@@ -55,15 +57,6 @@ if TYPE_CHECKING:
 GOODBYE_SECONDS = 1.0
 """How long a stopping server waits for the answer to its closes."""
 RESTARTED = "the server went away"
-
-
-@dataclass(frozen=True, slots=True)
-class Issued:
-    """A pending row and its one-time token, which is shown once."""
-
-    record: HostRecord
-    token: str = field(repr=False)
-    invitation: str = field(repr=False)
 
 
 class FleetServer:
@@ -100,6 +93,7 @@ class FleetServer:
         self.slow_peer_seconds = table.slow_peer_secs
         self.gauge = Gauge(table.ingest_soft_bytes, table.ingest_hard_bytes)
         self.writer = IngestWriter(store, self.gauge)
+        self.following = Following(store, reactor.seconds)
         self.addresses: list[str] = []
         self.own_url: str | None = None
         self.ca_pin: str | None = None
@@ -118,7 +112,10 @@ class FleetServer:
         self._policy = tokens.TokenPolicy(table.rotation_grace_secs)
         self.quotas = Quotas(table.quota_entries_per_sec)
         self.clones = CloneWatch()
-        self.meter = Meter(IMetricStore(store, None), self.gauge)
+        self.lags = Lags()
+        self.meter = Meter(
+            IMetricStore(store, None), self.gauge, reactor.seconds, table.quota_samples_per_sec
+        )
         self._acts = IAuditLog(store, None)
         self.probes = ProbeRouter(self._live_socket, IProbeRecords(store, None), wall)
         self.configs = HostConfigs(
@@ -186,6 +183,7 @@ class FleetServer:
         self.gauge.soft, self.gauge.hard = table.ingest_soft_bytes, table.ingest_hard_bytes
         self.admission.limits = limits(table)
         self.quotas.change(table.quota_entries_per_sec)
+        self.meter.change(table.quota_samples_per_sec)
         self._policy = tokens.TokenPolicy(table.rotation_grace_secs)
         self._session_settings = replace(
             self._session_settings,
@@ -229,12 +227,19 @@ class FleetServer:
         since = max(live.since, live.last_beat or 0, told.at)
         return self.wall() - since > 2_500_000 * told.config.heartbeat_interval_secs
 
-    def warnings(self, damaged: int) -> list[str]:
-        """What an operator should look at, of a store with so many damaged entries."""
+    def warnings(self, damaged: int, excess: int = 0) -> list[str]:
+        """What an operator should look at, of a store with so many damaged entries and so
+        many bytes beyond its bound."""
         found = [self.store_warning] if self.store_warning else []
         if damaged:
             found.append(
                 f"{damaged} entries are damaged in the store's file: `cortextx server verify`"
+            )
+        if excess:
+            found.append(
+                f"the store holds {excess / 2**20:.0f} MiB more than max_mib allows, though the"
+                " oldest entries are gone: samples, probe results, acts and gaps go by the days"
+                " in [store]"
             )
         return found
 
@@ -248,12 +253,16 @@ class FleetServer:
     def session(self, socket: AgentSocket) -> ServerSession:
         """The machine of a new connection."""
         self._sockets[socket] = None
-        self.admission.hello_began(socket, socket.source)
+        self.admission.hello_began(socket, socket.source, forwarded=socket.forwarded)
         if self._stopping:
             self._reactor.callLater(
                 0, socket.close, CloseCode.NORMAL, "server reload", "server reload"
             )
         return ServerSession(self._session_settings, self.gauge, self.quotas)
+
+    def hello_over(self, socket: AgentSocket) -> None:
+        """It makes room for another, though the connection may still be closing (A52)."""
+        self.admission.hello_over(socket)
 
     def judge(
         self, socket: AgentSocket, hello: HelloParams
@@ -286,7 +295,9 @@ class FleetServer:
         if socket in self._sockets:
             self._greeted[socket] = config, preferred
             digest = tokens.hash_token(hello.token)
-            verdict = await self._succession.settled(socket, verdict, digest)
+            verdict, ending = await self._succession.settled(socket, verdict, digest)
+            if ending:
+                self._reactor.callLater(0, self._cut, socket)
         return verdict, config
 
     def ingest(self, socket: AgentSocket, key: int, batch: LogBatch) -> None:
@@ -320,7 +331,7 @@ class FleetServer:
         """A probe is over (§4.7)."""
         self.probes.over(key, outcome)
 
-    def beat(self, socket: AgentSocket, heartbeat: Heartbeat) -> None:
+    def beat(self, socket: AgentSocket, heartbeat: Heartbeat, accepted_seq: int) -> None:
         """Note a heartbeat (§4.2); it is written with the next flush."""
         host_id = self._sockets.get(socket)
         live = self.live(host_id)
@@ -336,6 +347,8 @@ class FleetServer:
                 seconds=skew / 1e6,
             )
         lag = heartbeat.push_lag_seq
+        if isinstance(lag, int):
+            self.lags.told(host_id, accepted_seq, lag)
         self._note(
             Presence(
                 host_id=host_id,
@@ -375,24 +388,30 @@ class FleetServer:
         seconds = hours * 3600 if expires_in is None else expires_in
         token = self._mint.token()
         now = self.wall()
-        record = await self.registry.issue(
-            name, host_id, tokens.hash_token(token), now + round(seconds * 1e6), now
-        )
+        expires_at, hashed = now + round(seconds * 1e6), tokens.hash_token(token)
+        record, replaced = await pending_row(self.registry, name, host_id, hashed, expires_at, now)
         url = self.public_url()
         pin = self.ca_pin if url.startswith("wss://") else None
         invitation = write_invitation(Invitation(url, token, host_id, pin))
-        return Issued(record, token, invitation)
+        return Issued(record, token, invitation, replaced)
 
     async def rotate(self, host_id: str, now: bool, expire_in: float | None) -> HostRecord:
-        """Have a host get a fresh token at its next hello, which `now` brings about (F7)."""
+        """Have a host get a fresh token at its next hello, which `now` brings about (F7).
+
+        `expire_in` does so too: left alone, a connected host would take no new token
+        before its old one ends, and be locked out by the next restart.
+        """
         expires_at = None if expire_in is None else self.wall() + round(expire_in * 1e6)
         record = await self.registry.update(
             host_id, lambda row: tokens.rotation_asked(row, expires_at)
         )
         live = self.live(host_id)
-        if now and live is not None:
-            live.socket.close(CloseCode.NORMAL, "rotate", "closed for a token rotation")
+        if live is not None and (now or (expire_in is not None and record.rotation_pending)):
+            self._cut(live.socket)
         return record
+
+    def _cut(self, socket: AgentSocket) -> None:
+        socket.close(CloseCode.NORMAL, "rotate", "closed for a token rotation")
 
     async def revoke(self, host_id: str) -> HostRecord:
         """Refuse a host from now on, and cut its session at once (F8)."""
@@ -410,6 +429,7 @@ class FleetServer:
         if live is not None:
             live.socket.shut_down("Decommission", 0)
         self.clones.forget(host_id)
+        self.lags.forget(host_id)
 
     def public_url(self) -> str:
         """Where agents connect: as configured, else where we listen; raises ConfigError."""

@@ -352,7 +352,8 @@ class ServerSession:
                 return self._samples.pushed(message, len(payload), self._host_id)
             case jsonrpc.Notification(contract.HEARTBEAT, params):
                 try:
-                    return [Beat(jsonrpc.decode_params(params, contract.Heartbeat))]
+                    beat = jsonrpc.decode_params(params, contract.Heartbeat)
+                    return [Beat(beat, self._intake.accepted_seq)]
                 except JsonError:
                     return self._warn("a malformed heartbeat was dropped")
             case jsonrpc.Request(id, contract.HELLO | contract.HEARTBEAT, _):

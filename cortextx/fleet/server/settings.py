@@ -14,22 +14,25 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from cortextx.errors import ConfigError
+from cortextx.core.jsontext import decode, encode
+from cortextx.errors import ConfigError, JsonShapeError
 from cortextx.fleet import contract
+from cortextx.fleet.invitation import check_url
 from cortextx.fleet.server.admission import AdmissionLimits, networks
+from cortextx.fleet.server.configs import checked
 from cortextx.fleet.server.keeping import StoreTable
-from cortextx.fleet.server.quota import ENTRIES_PER_SECOND
+from cortextx.fleet.server.quota import ENTRIES_PER_SECOND, SAMPLES_PER_SECOND
 
 DEFAULT_LISTEN = "tcp:8600:interface=127.0.0.1"
 """Loopback only, so that a first start is safe; 8600 is the port of the docs."""
 
 _KINDS_WITH_PORT = ("tcp", "tcp4", "tcp6", "ssl", "tls")
 _Bytes = Annotated[int, Meta(ge=1_048_576, le=2**40)]
-_Semver = Annotated[str, Meta(pattern=r"^\d+\.\d+\.\d+(?:[-+].*)?$")]
+_Semver = Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+(?:[-+].*)?\Z")]
 
 
 class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,18 +41,23 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     `listen` holds Twisted endpoint strings. `public_url` is what invitations
     name; without one the actual address is taken. `ingest_soft_bytes` and
     `ingest_hard_bytes` bound what waits for the store (F9: -32020, then -32007).
-    `quota_entries_per_sec` is what one host may push on the average (-32030), 0: anything.
+    `quota_entries_per_sec` is what one host may push on the average (-32030), 0: anything;
+    `quota_samples_per_sec` what it may push of samples, beyond which they are dropped (F24).
     `slow_peer_secs` is how long a peer may leave what it was sent unread.
     `trust_forwarded_for` is the number of proxies in front whose X-Forwarded-For
     is believed. `stop_drain_secs` is how long a stopping server lets agents finish.
     `connections_per_minute` bounds those of one source address (0: any number),
-    `hellos_in_flight` those of all that have not authenticated yet; the networks
-    in `limit_exempt` are bound by neither (A52). `tls_certificate` (with its
+    `hellos_in_flight` those of all that have not authenticated yet, and
+    `hellos_in_flight_per_source` those of one address among them (0: any number);
+    the networks in `limit_exempt` are bound by none of it (A52). `tls_certificate` (with its
     chain) and `tls_key` are what `tls:` endpoints show instead of what
     `cortextx server tls init` made. `allowed_hosts` are further names under which
     the HTTP API answers (that of `public_url`, localhost and addresses need not be
     named), `allowed_origins` further origins of pages that may use it;
-    `metrics_public` lets /metrics be read without a token.
+    `metrics_public` lets /metrics be read without a token. `api_answer_bytes` bounds
+    what the HTTP API holds of answers that their clients have not taken yet,
+    `api_tails` its streams, each for a token too; `api_searches_per_token` the
+    searches, histograms and contexts of one token at a time.
     """
 
     listen: tuple[str, ...] = (DEFAULT_LISTEN,)
@@ -65,6 +73,7 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ingest_soft_bytes: _Bytes = 32 * 1_048_576
     ingest_hard_bytes: _Bytes = 64 * 1_048_576
     quota_entries_per_sec: Annotated[int, Meta(ge=0, le=10_000_000)] = ENTRIES_PER_SECOND
+    quota_samples_per_sec: Annotated[int, Meta(ge=0, le=10_000_000)] = SAMPLES_PER_SECOND
     rotation_grace_secs: Annotated[float, Meta(ge=1, le=86_400)] = contract.ROTATION_GRACE
     one_time_token_hours: Annotated[float, Meta(gt=0, le=8_760)] = 24.0
     presence_flush_secs: Annotated[float, Meta(ge=0.1, le=60)] = 3.0
@@ -72,12 +81,18 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     stop_drain_secs: Annotated[int, Meta(ge=0, le=60)] = 2
     connections_per_minute: Annotated[int, Meta(ge=0, le=1_000_000)] = 600
     hellos_in_flight: Annotated[int, Meta(ge=1, le=1_000_000)] = 500
+    hellos_in_flight_per_source: Annotated[int, Meta(ge=0, le=1_000_000)] = 100
     limit_exempt: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
     tls_certificate: str | None = None
     tls_key: str | None = None
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     metrics_public: bool = False
+    api_answer_bytes: _Bytes = 64 * 1_048_576
+    api_answer_bytes_per_token: _Bytes = 16 * 1_048_576
+    api_tails: Annotated[int, Meta(ge=0, le=100_000)] = 200
+    api_tails_per_token: Annotated[int, Meta(ge=0, le=100_000)] = 50
+    api_searches_per_token: Annotated[int, Meta(ge=1, le=64)] = 8
 
 
 class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -101,8 +116,9 @@ def check(settings: ServerSettings, where: str = "configuration") -> None:
         raise ConfigError(where, "server.tls_key", "a file, where tls_certificate is one")
     if not server.listen:
         raise ConfigError(where, "server.listen", "at least one endpoint")
-    if server.public_url is not None and not server.public_url.startswith(("ws://", "wss://")):
-        raise ConfigError(where, "server.public_url", "a ws:// or wss:// URL")
+    if server.public_url is not None:
+        _check_public_url(server.public_url, where)
+    _check_agent_config(settings.agent_config, where)
     for endpoint in server.listen:
         if not looks_like_endpoint(endpoint):
             expected = f"an endpoint, as {DEFAULT_LISTEN}, not {endpoint!r}"
@@ -119,10 +135,29 @@ def check(settings: ServerSettings, where: str = "configuration") -> None:
             )
 
 
+def _check_public_url(url: str, where: str) -> None:
+    try:
+        check_url(url, where)
+    except ConfigError as error:
+        raise ConfigError(where, "server.public_url", f"{error.expected}, not {url!r}") from None
+
+
+def _check_agent_config(config: contract.AgentConfig, where: str) -> None:
+    """The same bounds as for what an operator sets at run time."""
+    try:
+        checked(decode(encode(config), dict[str, Any]))
+    except JsonShapeError as error:
+        field = "agent_config" + error.field.removeprefix("$")
+        raise ConfigError(where, field, error.expected) from None
+
+
 def limits(server: ServerTable) -> AdmissionLimits:
     """The bounds before authentication; raises ValueError for a network that is none."""
     return AdmissionLimits(
-        server.connections_per_minute, server.hellos_in_flight, networks(server.limit_exempt)
+        server.connections_per_minute,
+        server.hellos_in_flight,
+        networks(server.limit_exempt),
+        server.hellos_in_flight_per_source,
     )
 
 

@@ -27,6 +27,9 @@ class Fleet(Protocol):
     def session(self, socket: AgentSocket) -> ServerSession:
         """The machine of a new connection."""
 
+    def hello_over(self, socket: AgentSocket) -> None:
+        """No good hello comes from this connection any more; may be said again."""
+
     def judge(
         self, socket: AgentSocket, hello: HelloParams
     ) -> Deferred[tuple[Verdict, AgentConfig | None]]:
@@ -44,8 +47,8 @@ class Fleet(Protocol):
     def opened(self, socket: AgentSocket, host_id: str, session_id: str) -> None:
         """The connection is a host's session now (F14)."""
 
-    def beat(self, socket: AgentSocket, heartbeat: Heartbeat) -> None:
-        """A heartbeat came."""
+    def beat(self, socket: AgentSocket, heartbeat: Heartbeat, accepted_seq: int) -> None:
+        """A heartbeat came, when all up to `accepted_seq` was stored."""
 
     def gone(self, socket: AgentSocket, record: str) -> None:
         """The connection is over; `record` says why."""

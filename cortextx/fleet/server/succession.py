@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from cortextx.fleet.server.tokens import REVOKED
+
 if TYPE_CHECKING:
     from cortextx.fleet.server.clones import CloneReport, CloneWatch
     from cortextx.fleet.server.ingest import IngestWriter
     from cortextx.fleet.server.protocol import AgentSocket
-    from cortextx.fleet.server.tokens import Accepted
-    from cortextx.interfaces.fleet import Candidates, IHostRegistry
+    from cortextx.fleet.server.tokens import Accepted, Verdict
+    from cortextx.interfaces.fleet import Candidates, HostRecord, IHostRegistry
 
 
 @dataclass(slots=True)
@@ -75,24 +77,32 @@ class Succession:
         if report is not None:
             self._cloned(host_id, report)
 
-    async def settled(self, socket: AgentSocket, verdict: Accepted, digest: bytes) -> Accepted:
+    async def settled(
+        self, socket: AgentSocket, verdict: Accepted, digest: bytes
+    ) -> tuple[Verdict, bool]:
         """The verdict with the accepted_seq that holds when its session opens, which must be
-        at once. Waits for the commit in flight and what is queued of the host. `digest` is
-        its token's. Raises what the registry does.
+        at once; and whether its token has been told to expire since it was judged, so that
+        the session has to be cut like a live one (F7). One that was revoked since is
+        refused (F8). Waits for the commit in flight and what is queued of the host.
+        `digest` is its token's. Raises what the registry does.
         """
         host_id = verdict.host_id
         while True:
             self.supersede(host_id, socket)
             await self._writer.none_of(host_id)
             # Behind every append that was begun, and without a write.
-            seq = await self._registry.judge(host_id, digest, _accepted_seq)
+            row = await self._registry.judge(host_id, digest, _owner)
             live = self._live.get(host_id)
             if self._writer.holds(host_id) or (live is not None and not live.superseded):
                 # Another hello of the host was faster, and its session may push already.
                 continue
-            return verdict if seq is None else replace(verdict, accepted_seq=seq)
+            if row is None:
+                return verdict, False
+            if row.state == "revoked":
+                return REVOKED, False
+            ending = row.rotation_pending and row.token_expires_at is not None
+            return replace(verdict, accepted_seq=row.accepted_seq), ending
 
 
-def _accepted_seq(candidates: Candidates) -> tuple[int | None, None]:
-    owner = candidates.owner
-    return (None if owner is None else owner.accepted_seq), None
+def _owner(candidates: Candidates) -> tuple[HostRecord | None, None]:
+    return candidates.owner, None

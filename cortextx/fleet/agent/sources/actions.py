@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cortextx.fleet.agent.sources.codings import UTF_8
 from cortextx.fleet.agent.sources.identity import FileStat
 
 
@@ -14,7 +15,8 @@ class Watch:
 
     `homes` is who stood at which watched path last, and where that is now: where another
     file stands there, or none though the home is not known to be `vacant`, the scan lists
-    that directory too, as it does the `directories`.
+    that directory too, as it does the `directories`; for a vacant home only where the
+    directory has changed since its time in `listed`.
     `strays` are paths outside the globs. `handles` are open; those that no path leads to
     are asked.
     """
@@ -24,6 +26,7 @@ class Watch:
     strays: Sequence[str]
     directories: frozenset[str]
     handles: Mapping[int, tuple[int, int]]
+    listed: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +42,12 @@ class Seen:
 @dataclass(frozen=True, slots=True)
 class Scan:
     """What a scan found. `handles` are those that no path led to, with the path that the
-    kernel knows them by, if any; `listed` the directories that were read whole."""
+    kernel knows them by, if any; `listed` the directories that were read whole, with their
+    time of change (ns; 0 if that may not tell of the next one)."""
 
     files: Sequence[Seen]
     handles: Mapping[int, tuple[FileStat, str | None]] = field(default_factory=dict)
-    listed: frozenset[str] = frozenset()
+    listed: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +83,9 @@ class Close:
 class Emit:
     """Put these records and checkpoints in the buffer as one; answer with `put_durable`
     or `put_failed`. For `part`, `more` and `partial` see `lines.RecordEncoder.encode`;
-    `start` is the offset of the first record, `mtime_ns` the file's; `nuls` NUL bytes
-    stood before the records."""
+    `start` is the offset of the first record, `mtime_ns` the file's; `nuls` NULs
+    stood before the records. `coding` is a name of `codings.CODINGS`; `capped` are the
+    indices of records that a cap has ended (multiline)."""
 
     handle: int
     home: str
@@ -92,6 +97,8 @@ class Emit:
     more: bool = False
     partial: bool = False
     nuls: int = 0
+    coding: str = UTF_8
+    capped: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +112,15 @@ class Keep:
 class Gap:
     """Bytes of `home` that will never be read (A08, F37); `unread` None if unknown.
 
-    It goes into the buffer as one with its checkpoints, so it is reported once.
+    It goes into the buffer as one with its checkpoints, so it is reported once. `gone`:
+    the file vanished; else it was truncated or rewritten.
     """
 
     home: str
     unread: int | None
     text: str
     checkpoints: Mapping[str, bytes | None] = field(repr=False)
+    gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

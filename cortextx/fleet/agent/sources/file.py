@@ -9,12 +9,10 @@ until that is durable.
 
 from __future__ import annotations
 
-import errno
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredList, succeed
@@ -25,6 +23,7 @@ from zope.interface import implementer
 
 from cortextx.errors import StoreFull
 from cortextx.fleet.agent.entries import encode_body
+from cortextx.fleet.agent.reports import GapReason, gap_reported
 from cortextx.fleet.agent.sources.actions import (
     Action,
     Close,
@@ -35,7 +34,9 @@ from cortextx.fleet.agent.sources.actions import (
     Read,
     Say,
     Scan,
+    Watch,
 )
+from cortextx.fleet.agent.sources.file_settings import FileSettings
 from cortextx.fleet.agent.sources.globs import (
     Grounds,
     NotAllowed,
@@ -44,8 +45,9 @@ from cortextx.fleet.agent.sources.globs import (
     shown_path,
     static_root,
 )
+from cortextx.fleet.agent.sources.hints import Hints
 from cortextx.fleet.agent.sources.lines import RecordEncoder
-from cortextx.fleet.agent.sources.rotation import TailSettings
+from cortextx.fleet.agent.sources.report import SourceReport, SourceState
 from cortextx.fleet.agent.sources.rounds import (
     Bytes,
     Opened,
@@ -54,56 +56,31 @@ from cortextx.fleet.agent.sources.rounds import (
     encode_all,
     puts_of,
 )
-from cortextx.fleet.agent.sources.tailer import GONE, Tailer
+from cortextx.fleet.agent.sources.survey import Faults, Survey, roots_of
+from cortextx.fleet.agent.sources.tailer import Tailer
 from cortextx.interfaces.fleet import ILogSource
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
 
+    from cortextx.fleet.agent.composing import Compose
+
 T = TypeVar("T")
 Put = Callable[[Sequence[bytes], Mapping[str, bytes | None]], Deferred[Any]]
 ROUND_STEPS = 64
 """Opens and reads that one job in a thread does at most."""
-ROUND_BYTES = 131_072
+ROUND_BYTES = 262_144
 """A round takes no further read once this much is expected of it."""
 MAX_SAID = 1000
 """Refused files that are told of, once each."""
-MAX_FAULTS = 1000
-"""Files whose faults are known, for a status."""
-AGENT_SOURCE = "custom:cortextx"
-"""What only the agent knows (F37)."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileSettings:
-    """One file source's configuration.
-
-    `paths` are globs. Real paths must lie below one of `roots`, by default the globs'
-    own fixed parts, which suits what the agent's own configuration declares; for what a
-    server asks for, give the log directories (F18, S2) and the `allowed` globs.
-    Nothing below `excluded` is read: the agent's state directory (A35). `zone` is for
-    times without an offset, None the host's own.
-    """
-
-    paths: Sequence[str]
-    roots: Sequence[str] = ()
-    excluded: Sequence[str] = ()
-    allowed: Sequence[str] = ()
-    scan_interval: float = 1.0
-    concurrency: int = 2
-    zone: tzinfo | None = None
-    tail: TailSettings = field(default_factory=TailSettings)
-
-
-@dataclass(frozen=True, slots=True)
-class FileReport:
-    """How a file source is: `files` are the files that each glob matched last, None before
-    the first scan; `why` says of a glob why that is none, `faults` of a file why it is not
-    read."""
-
-    files: Mapping[str, int] | None
-    why: Mapping[str, str]
-    faults: Mapping[str, str]
+COUNTERS = ("entries", "records", "capped", "partial", "gaps", "gap_bytes", "looks", "hints")
+"""What a report counts: records of files, and entries made of them (a long record is
+several, one that a rule dropped none); records ended by a cap, and unfinished ones; losses;
+looks at the disk, and the hints that brought some."""
+SOONEST = 0.1
+"""Seconds between two looks at the disk, at least, however many hints come."""
+SHARE = 20
+"""A look that a hint brought comes not before so many times what the last one took."""
 
 
 @implementer(ILogSource)
@@ -111,7 +88,8 @@ class FileSource:
     """Tails files into the buffer.
 
     `put(bodies, checkpoints)` answers when both are durable, and keeps the order of its
-    calls; `checkpoints()` is what the buffer kept. Both as of `start`.
+    calls; `checkpoints()` is what the buffer kept. Both as of `start`. `compose` makes the
+    entries, or answers None for one that a rule drops; `wall` is seconds since the epoch.
     """
 
     log = Logger()
@@ -123,6 +101,8 @@ class FileSource:
         settings: FileSettings,
         put: Put,
         checkpoints: Callable[[], Mapping[str, bytes]],
+        *,
+        compose: Compose = encode_body,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.name = name
@@ -130,15 +110,19 @@ class FileSource:
         self._settings = settings
         self._put = put
         self._checkpoints = checkpoints
+        self._compose = compose
         self._wall = wall
         self._roots = settings.roots or [static_root(path) for path in settings.paths]
         self._tailer: Tailer | None = None
         self._descriptors: dict[int, int] = {}
         self._encoders: dict[int, RecordEncoder] = {}
         self._said: set[str] = set()
-        self._survey = _Survey(settings.paths)
+        self._survey = Survey(settings.paths)
         self._opened_as: dict[int, str] = {}
-        self._faults: dict[str, _Fault] = {}
+        self._faults = Faults()
+        self._counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
+        self._hints = Hints(reactor, self._hinted, settings.max_watches)
+        self._last_look = (0.0, 0.0)
         self._outstanding = 0
         self._scanning = False
         self._paused = False
@@ -150,9 +134,20 @@ class FileSource:
 
     def start(self) -> None:
         """See `ILogSource.start`."""
-        self._tailer = Tailer(self.name, self._settings.tail, self._checkpoints())
-        self._grounds = Grounds(self._roots, self._settings.excluded, self._settings.allowed)
+        settings = self._settings
+        self._grounds = Grounds(
+            self._roots, settings.excluded, settings.allowed, left_out=settings.exclude
+        )
+        matches, wants = glob_test(settings.paths), self._grounds.wants
+        self._tailer = Tailer(
+            self.name,
+            settings.tail,
+            self._checkpoints(),
+            lambda home: matches(home) and wants(home),
+        )
         self._running = True
+        if settings.notified:
+            self._hints.open()
         self._scan()
 
     def stop(self) -> Deferred[None]:
@@ -161,6 +156,7 @@ class FileSource:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._hints.rest()
         if self._stopped is None:
             self._stopped = Deferred()
             self._ended()
@@ -180,10 +176,25 @@ class FileSource:
         """Open descriptors (A17)."""
         return len(self._descriptors)
 
-    def report(self) -> FileReport:
-        """What an operator should know of the files."""
-        faults = {path: fault.why for path, fault in self._faults.items()}
-        return FileReport(self._survey.files, self._survey.why, faults)
+    def report(self) -> SourceReport:
+        """What an operator should know. `details`: `files`, `why` and `faults` as SourceReport
+        has them; `open_files`, and how many may be (A17); how many `directories` the kernel
+        tells of, and in `directories_why` why that is not all of them."""
+        survey, hints = self._survey, self._hints
+        why = None
+        if survey.files is not None and not survey.matched:
+            why = next(iter(survey.why.values()), None)
+        state: SourceState = "paused" if self._paused else "waiting" if why else "running"
+        details = {
+            "files": survey.files,
+            "why": survey.why,
+            "faults": self._faults.why,
+            "open_files": self.open_files,
+            "max_open_files": self._settings.tail.max_open,
+            "directories": hints.watched,
+            "directories_why": hints.why,
+        }
+        return SourceReport(self.name, "file", state, why, dict(self._counters), details)
 
     # -- scans -------------------------------------------------------------------------
 
@@ -191,21 +202,45 @@ class FileSource:
         assert self._tailer is not None
         self._timer = None
         self._scanning = True
-        watch, held = self._tailer.watch(), dict(self._descriptors)
-        paths, survey = self._settings.paths, self._survey
-        looked = self._in_thread(lambda: survey.of(scan(paths, self._grounds, watch, held)))
-        looked.addCallback(self._forget_faults)
-        looked.addCallback(lambda found: self._carry_out(self._the.scanned(found, self._now())))
+        self._hints.rest()
+        self._last_look = (self._now(), 0.0)
+        looked = self._in_thread(self._look, self._tailer.watch(), dict(self._descriptors))
+        looked.addCallback(self._looked)
         looked.addCallback(lambda _: self._say_refused())
         looked.addErrback(self._failed, "looking for files")
         looked.addBoth(self._scan_ended)
 
+    def _look(self, watch: Watch, held: Mapping[int, int]) -> Scan:
+        """See what stands where (in a thread)."""
+        self._hints.drain()
+        found = self._survey.of(scan(self._settings.paths, self._grounds, watch, held))
+        self._hints.watch(roots_of(self._settings.paths), found)
+        return found
+
+    def _looked(self, found: Scan) -> None:
+        self._faults.scanned(found)
+        self._carry_out(self._the.scanned(found, self._now()))
+
     def _scan_ended(self, _: object) -> None:
         self._scanning = False
+        self._counters["looks"] += 1
+        began, now = self._last_look[0], self._now()
+        self._last_look = (now, now - began)
         if self._running:
             self._timer = self._reactor.callLater(self._settings.scan_interval, self._scan)
+            self._hints.listen()
         self._pump()
         self._ended()
+
+    def _hinted(self) -> None:
+        """Something changed: look at once, but spend little time on that."""
+        if self._timer is None or not self._running:
+            return
+        self._counters["hints"] += 1
+        ended, took = self._last_look
+        due = ended + max(SOONEST, SHARE * took)
+        if due < self._timer.getTime():
+            self._timer.reset(max(0.0, due - self._now()))
 
     # -- work --------------------------------------------------------------------------
 
@@ -264,7 +299,7 @@ class FileSource:
         if isinstance(result, Failure):
             return self._refused(result, handle)
         if self._faults:
-            self._faults.pop(self._opened_as.get(handle, ""), None)
+            self._faults.read(self._opened_as.get(handle, ""))
         if isinstance(result, Bytes):
             return self._the.bytes_read(handle, result.stat, result.data, self._now())
         self._descriptors[handle] = result.descriptor
@@ -273,44 +308,13 @@ class FileSource:
     def _refused(self, failure: Failure, handle: int) -> list[Action]:
         if failure.check(NotAllowed):
             self._say_once(failure.getErrorMessage())
-            code = errno.EACCES
-        else:
-            failure.trap(OSError)
-            error = failure.value
-            code = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
-        self._note_fault(handle, code, failure)
+        code = self._faults.note(self._opened_as.get(handle), failure)
         self._close(handle)
         return self._the.failed(handle, code, self._now())
 
-    def _note_fault(self, handle: int, code: int, failure: Failure) -> None:
-        """Remember for a status that a file is not read."""
-        path = self._opened_as.get(handle)
-        if path is None or code in GONE:
-            return
-        why = f"cannot be read ({os.strerror(code)})"
-        if failure.check(NotAllowed):
-            why = failure.getErrorMessage().removeprefix(f"{path}: ")
-        self._add_fault(path, why)
-
-    def _add_fault(self, path: str, why: str) -> None:
-        if path in self._faults or len(self._faults) < MAX_FAULTS:
-            self._faults[path] = _Fault(why)
-
-    def _forget_faults(self, found: Scan) -> Scan:
-        """Forget those of paths where nothing stands any more, or another file."""
-        if self._faults:
-            there = {seen.real: seen.stat.identity for seen in found.files}
-            there |= {seen.path: seen.stat.identity for seen in found.files}
-            for path, fault in list(self._faults.items()):
-                if path not in there or fault.identity not in (None, there[path]):
-                    del self._faults[path]
-                else:
-                    fault.identity = there[path]
-        return found
-
     def _say_refused(self) -> None:
         for path in self._grounds.refused:
-            self._add_fault(path, "leads outside the directories that this source may read")
+            self._faults.add(path, "leads outside the directories that this source may read")
             self._say_once(f"{path}: leads outside the directories that this source may read")
         self._grounds.refused.clear()
 
@@ -332,6 +336,8 @@ class FileSource:
                 self._put([], action.checkpoints).addErrback(self._failed, "keeping checkpoints")
             elif isinstance(action, Gap):
                 self.log.warn("{name}: {text}", name=self.name, text=action.text)
+                self._counters["gaps"] += 1
+                self._counters["gap_bytes"] += action.unread or 0
                 body = self._gap_body(action)
                 self._put([body], action.checkpoints).addErrback(self._failed, "reporting a gap")
             elif isinstance(action, Say):
@@ -355,10 +361,12 @@ class FileSource:
                     checkpoints.update(emit.checkpoints)
             if not good:
                 return succeed(None)
+            self._counters["entries"] += len(bodies)
             put = self._put(bodies, checkpoints)
             return put.addCallbacks(durable, failed, callbackArgs=(good,), errbackArgs=(good,))
 
         def durable(_: object, good: Sequence[Emit]) -> None:
+            self._count(good)
             for emit in good:
                 self._carry_out(self._the.put_durable(emit.handle, self._now()))
 
@@ -371,25 +379,26 @@ class FileSource:
         work = self._in_thread(encode_all, jobs, int(self._wall() * 1e6))
         return work.addCallback(encoded).addErrback(failed, emits)
 
+    def _count(self, emits: Sequence[Emit]) -> None:
+        for emit in emits:
+            self._counters["records"] += len(emit.records)
+            self._counters["capped"] += len(emit.capped)
+            self._counters["partial"] += emit.partial
+
     def _encoder(self, emit: Emit) -> RecordEncoder:
         encoder = self._encoders.get(emit.handle)
         if encoder is None:
             source = f"file:{shown_path(emit.home)}"
-            encoder = self._encoders[emit.handle] = RecordEncoder(source, self._settings.zone)
+            encoder = self._encoders[emit.handle] = RecordEncoder(
+                source, self._settings.zone, self._settings.format, self._compose
+            )
         return encoder
 
     def _gap_body(self, gap: Gap) -> bytes:
-        facts_of_it = {"kind": "file", "source": f"file:{shown_path(gap.home)}"}
-        if gap.unread is not None:
-            facts_of_it["unread_bytes"] = str(gap.unread)
-        return encode_body(
-            ts=int(self._wall() * 1e6),
-            severity="warning",
-            message=shown_path(gap.text),
-            source=AGENT_SOURCE,
-            app_name="cortex-agent",
-            metadata={"cortextx": {"gap": facts_of_it}},
-        )
+        source = f"file:{shown_path(gap.home)}"
+        reason: GapReason = "vanished" if gap.gone else "truncated"
+        now, text = int(self._wall() * 1e6), shown_path(gap.text)
+        return gap_reported(source, reason, now, unread_bytes=gap.unread, detail=text)
 
     def _close(self, handle: int) -> None:
         self._encoders.pop(handle, None)
@@ -404,6 +413,7 @@ class FileSource:
             return
         for handle in list(self._descriptors):
             self._close(handle)
+        self._hints.close()
         self._stopped.callback(None)
 
     def _in_thread(self, work: Callable[..., T], *args: Any) -> Deferred[T]:
@@ -417,42 +427,3 @@ class FileSource:
 
     def _now(self) -> float:
         return float(self._reactor.seconds())
-
-
-@dataclass(slots=True)
-class _Fault:
-    """Why a file is not read; `identity` is that of the file, once a scan has told it."""
-
-    why: str
-    identity: tuple[int, int] | None = None
-
-
-class _Survey:
-    """How many files each glob matched in the last scan; `of` is called in its thread."""
-
-    def __init__(self, patterns: Sequence[str]) -> None:
-        self._tests = {pattern: glob_test([pattern]) for pattern in patterns}
-        self._paths: set[str] | None = None
-        self.files: dict[str, int] | None = None
-        self.why: dict[str, str] = {}
-
-    def of(self, found: Scan) -> Scan:
-        """Take in what a scan found; answers it."""
-        paths = {seen.path for seen in found.files if seen.matched}
-        if self.files is None or paths != self._paths:
-            self._paths = paths
-            self.files = {pattern: sum(map(test, paths)) for pattern, test in self._tests.items()}
-        self.why = {
-            pattern: _why_none(pattern) for pattern, count in self.files.items() if not count
-        }
-        return found
-
-
-def _why_none(pattern: str) -> str:
-    """Why a glob matches no file, as far as that can be seen."""
-    root = static_root(pattern)
-    try:
-        os.scandir(root).close()
-    except OSError as error:
-        return f"{root}: {error.strerror}"
-    return "no file matches"

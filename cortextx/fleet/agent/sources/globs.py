@@ -9,12 +9,16 @@ import glob
 import os
 import re
 import stat
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from cortextx.fleet.agent.sources.actions import Scan, Seen, Watch
+from cortextx.fleet.agent.sources.glob_forms import plain_glob, translated
 from cortextx.fleet.agent.sources.identity import FileStat, is_compressed
 
 _MAGIC = re.compile(r"[*?\[]")
+TICK_NS = 100_000_000
+"""Changes of a directory less far apart than this may have one time."""
 _UNCLEAN = re.compile("[\x00-\x1f\x7f\x80-\x9f\ud800-\udfff]")
 
 
@@ -40,34 +44,8 @@ def _percent(char: str) -> str:
 
 def glob_test(patterns: Sequence[str]) -> Callable[[str], bool]:
     """A test whether a path is matched by one of these globs; `**` spans directories."""
-    regexes = [re.compile(_translate(pattern), re.DOTALL) for pattern in patterns]
+    regexes = [re.compile(translated(pattern), re.DOTALL) for pattern in patterns]
     return lambda path: any(regex.fullmatch(path) for regex in regexes)
-
-
-def _translate(pattern: str) -> str:
-    out = []
-    at = 0
-    while at < len(pattern):
-        if pattern.startswith("**/", at):
-            out.append("(?:.*/)?")
-            at += 3
-        elif pattern.startswith("**", at):
-            out.append(".*")
-            at += 2
-        elif pattern[at] == "*":
-            out.append("[^/]*")
-            at += 1
-        elif pattern[at] == "?":
-            out.append("[^/]")
-            at += 1
-        elif pattern[at] == "[" and (end := pattern.find("]", at + 2)) > 0:
-            inner = pattern[at + 1 : end].replace("\\", "\\\\")
-            out.append("[^" + inner[1:] + "]" if inner[0] in "!^" else f"[{inner}]")
-            at = end + 1
-        else:
-            out.append(re.escape(pattern[at]))
-            at += 1
-    return "".join(out)
 
 
 def facts(found: os.stat_result) -> FileStat:
@@ -76,15 +54,20 @@ def facts(found: os.stat_result) -> FileStat:
 
 
 class Grounds:
-    """What a source may read: real paths below `roots`, none below `excluded` (A35), and
-    as the globs of `allowed` say, where they are given (F18)."""
+    """What a source may read: real paths below `roots`, none below `excluded` (A35), as
+    the globs of `allowed` say, where they are given (F18), and none that `left_out` match."""
 
     def __init__(
-        self, roots: Sequence[str], excluded: Sequence[str] = (), allowed: Sequence[str] = ()
+        self,
+        roots: Sequence[str],
+        excluded: Sequence[str] = (),
+        allowed: Sequence[str] = (),
+        left_out: Sequence[str] = (),
     ) -> None:
         self._roots = [_folder(os.path.realpath(root)) for root in roots]
         self._excluded = [_folder(os.path.realpath(path)) for path in excluded]
         self._allowed = glob_test(allowed) if allowed else None
+        self._left_out = glob_test(left_out) if left_out else None
         self.refused: set[str] = set()
         """Matched paths of the last scan that lead elsewhere."""
 
@@ -96,6 +79,8 @@ class Grounds:
 
     def wants(self, path: str) -> bool:
         """Whether a matched path is allowed by name."""
+        if self._left_out is not None and self._left_out(path):
+            return False
         return self._allowed is None or self._allowed(path)
 
     def open(self, real: str) -> int:
@@ -136,7 +121,8 @@ def _is_foreign(found: os.stat_result, directory: str) -> bool:
     """A second link to another's file, in a directory where others may make links (S2)."""
     parent = os.stat(directory)
     trusted = parent.st_uid in (0, os.geteuid()) and not parent.st_mode & 0o022
-    return not trusted and found.st_uid != parent.st_uid
+    shared = bool(parent.st_mode & 0o022)
+    return not trusted and (shared or found.st_uid != parent.st_uid)
 
 
 def scan(
@@ -147,7 +133,7 @@ def scan(
     files: list[Seen] = []
     matched: dict[str, tuple[int, int]] = {}
     for pattern in patterns:
-        for path in glob.iglob(pattern, recursive=True):
+        for path in glob.iglob(plain_glob(pattern), recursive=True):
             if path in matched or is_compressed(path) or not grounds.wants(path):
                 continue
             seen = _look(path, grounds, real_directories)
@@ -158,17 +144,23 @@ def scan(
     directories = set(watch.directories)
     for home, (identity, path) in watch.homes.items():
         here = matched.get(home)
-        if here != identity and (here is not None or home not in watch.vacant):
-            directories.add(os.path.dirname(path))
-    listed = set()
+        directory = os.path.dirname(path)
+        if here == identity or directory in directories:
+            continue
+        if here is None and home in watch.vacant and _unchanged(directory, watch.listed):
+            continue
+        directories.add(directory)
+    listed = {}
     for directory in directories:
+        changed = 0
         try:
+            changed = _changed(directory)
             names = os.listdir(directory)
         except (FileNotFoundError, NotADirectoryError):
             names = []
         except OSError:
             continue
-        listed.add(directory)
+        listed[directory] = changed
         files += _unmatched((os.path.join(directory, name) for name in names), shown, grounds)
     files += _unmatched(watch.strays, shown, grounds)
     met = {seen.stat.identity for seen in files}
@@ -178,7 +170,21 @@ def scan(
             found = _ask(descriptors[handle], identity)
             if found is not None:
                 handles[handle] = found
-    return Scan(files, handles, frozenset(listed))
+    return Scan(files, handles, listed)
+
+
+def _changed(directory: str) -> int:
+    """A directory's time of change (ns); 0 while the next change may have the same."""
+    changed = os.stat(directory).st_mtime_ns
+    return changed if time.time_ns() - changed > TICK_NS else 0
+
+
+def _unchanged(directory: str, listed: Mapping[str, int]) -> bool:
+    before = listed.get(directory, 0)
+    try:
+        return before != 0 and os.stat(directory).st_mtime_ns == before
+    except OSError:
+        return True
 
 
 def _look(path: str, grounds: Grounds, directories: dict[str, str]) -> Seen | None:

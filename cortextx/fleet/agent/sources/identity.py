@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
 
+from cortextx.fleet.agent.sources.codings import CODINGS, UTF_8
+
 SAMPLE = 1024
 """Bytes at a file's start, and before an offset, that are hashed."""
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".Z")
@@ -57,10 +59,19 @@ class Checkpoint:
     mtime_ns: int
     finished: int = 0
     """1 once the file was rotated away, read to its end, and quiet."""
+    coding: str = UTF_8
+    """A name of `codings.CODINGS`."""
+    replaces: int = 0
+    """The inode of the file in whose place this one was put, while it is not known whether
+    this one begins with what was read of that (A20); 0 for none."""
 
     def encode(self) -> bytes:
         """JSON; pure ASCII, because paths may hold bytes that are no UTF-8."""
         members = {name: getattr(self, name) for name in self.__slots__}
+        if self.coding == UTF_8:
+            del members["coding"]
+        if not self.replaces:
+            del members["replaces"]
         return json.dumps({"v": 1, **members}, separators=(",", ":")).encode()
 
 
@@ -76,7 +87,11 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
         wanted = int if kind == "int" else str
         if type(getattr(found, name)) is not wanted:
             raise ValueError(f"no checkpoint of a file: {name}")
-    if version != 1 or min(found.offset, found.part, found.before_size, found.head_size) < 0:
+    if (
+        version != 1
+        or found.coding not in CODINGS
+        or min(found.offset, found.part, found.before_size, found.head_size) < 0
+    ):
         raise ValueError("no checkpoint of a file: out of range")
     return found
 

@@ -1,19 +1,25 @@
 """From the bytes of a record to the texts of entries: encoding, long lines, marks (PURE).
 
-The marks stand in `metadata.cortextx` (F43). `nuls` is one more of ours: the count of
-NUL bytes that stood before a record (what a crash or a copytruncate leaves in a file).
+The marks stand in `metadata.cortextx` (F43). Three more are ours: `nuls`, the count of
+NULs that stood before a record (what a crash or a copytruncate leaves in a file);
+`encoding`, what `raw` is in, where that is not UTF-8; and `capped`, for a record of several
+lines that did not end where it was ended.
 """
 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from datetime import tzinfo
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cortextx.fleet.agent.entries import encode_body
+from cortextx.fleet.agent.sources.codings import CODINGS, PLAIN, UTF_8, Coding
 from cortextx.fleet.agent.sources.parse import LineParser, Parsed
 from cortextx.fleet.contract import MAX_MESSAGE_CHARS
+
+if TYPE_CHECKING:
+    from cortextx.fleet.agent.composing import Compose
 
 SURE_BYTES = 4 * MAX_MESSAGE_CHARS + 4
 """Bytes that hold `MAX_MESSAGE_CHARS` whole characters, whatever they are."""
@@ -29,16 +35,20 @@ class Piece(NamedTuple):
 
 
 def part_bytes(data: bytes, chars: int = MAX_MESSAGE_CHARS) -> int:
-    """How many of the first bytes of `data` make one part of `chars` characters (F17).
-
-    An invalid byte counts as a character, so the text never gets longer than that.
-    """
-    head = data[: 4 * chars + 4].decode("utf-8", "surrogateescape")[:chars]
-    return len(head.encode("utf-8", "surrogateescape"))
+    """How many of the first bytes of UTF-8 `data` make one part (F17); see `Coding`."""
+    return PLAIN.part_size(data, chars)
 
 
 def pieces(
-    record: bytes, *, part: int = 0, more: bool = False, partial: bool = False, nuls: int = 0
+    record: bytes,
+    *,
+    part: int = 0,
+    more: bool = False,
+    partial: bool = False,
+    nuls: int = 0,
+    capped: bool = False,
+    at_start: bool = False,
+    coding: Coding = PLAIN,
 ) -> list[Piece]:
     """The pieces of one record without its newline.
 
@@ -47,57 +57,68 @@ def pieces(
     that its file ended without a newline; `nuls` that so many NULs before it were left
     out already. A run of NULs never makes a piece of its own, except for a whole record.
     """
-    if not more and record.endswith(b"\r"):
-        record = record[:-1]
-    plain = not (part or more or partial or nuls)
-    if plain and len(record) <= MAX_MESSAGE_CHARS and 0 not in record:
-        try:
-            return [Piece(record.decode(), None)]
-        except UnicodeDecodeError:
-            pass
+    text = coding.text(record)
+    half = record[len(record) - len(record) % coding.unit :]
+    if at_start:
+        text = text.removeprefix("\ufeff")
+    if not more:
+        text = text.removesuffix("\r")
     found = []
     number = part
     while True:
-        text = record.lstrip(b"\0")
-        nuls += len(record) - len(text)
-        size = part_bytes(text)
-        raw, record = text[:size], text[size:]
+        rest = text.lstrip("\0")
+        nuls += len(text) - len(rest)
+        chunk, text = rest[:MAX_MESSAGE_CHARS], rest[MAX_MESSAGE_CHARS:]
         marks: dict[str, Any] = {}
-        if not record.strip(b"\0"):
-            nuls, record = nuls + len(record), b""
-        if record or more or number:
+        if not text.strip("\0"):
+            nuls, text = nuls + len(text), ""
+        if text or more or number:
             number = number or 1
             marks["part"] = number
-        if not record and not more:
-            if number:
+        if not text:
+            if number and not more:
                 marks["parts"] = number
             if partial:
                 marks["partial"] = True
+            if capped:
+                marks["capped"] = True
         if nuls:
             marks["nuls"] = nuls
             nuls = 0
-        found.append(_piece(raw, marks))
+        found.append(_piece(coding, coding.data(chunk) + (b"" if text else half), marks))
         number += 1
-        if not record:
+        if not text:
             return found
 
 
-def _piece(raw: bytes, marks: dict[str, Any]) -> Piece:
+def _piece(coding: Coding, raw: bytes, marks: dict[str, Any]) -> Piece:
     """Decode one part (F16): what is not text becomes U+FFFD, and the bytes are kept."""
-    text = raw.decode("utf-8", "replace")
+    text = raw.decode(coding.codec, "replace")
     if "\0" in text:
         text = text.replace("\0", REPLACEMENT)
-    if REPLACEMENT in text and text.encode() != raw:
+    if REPLACEMENT in text and text.encode(coding.codec, "replace") != raw:
         marks["raw"] = b64encode(raw).decode()
+        if coding is not PLAIN:
+            marks["encoding"] = coding.name
     return Piece(text, marks or None)
 
 
 class RecordEncoder:
-    """Turns the records of one file into entry bodies. Not thread-safe: one call at a time."""
+    """Turns the records of one file into entry bodies. Not thread-safe: one call at a time.
 
-    def __init__(self, source: str, zone: tzinfo | None = None) -> None:
+    `zone` and `form` are for `LineParser`; `compose` makes the entries, or drops them.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        zone: tzinfo | None = None,
+        form: str = "auto",
+        compose: Compose = encode_body,
+    ) -> None:
         self._source = source
-        self._parser = LineParser(zone)
+        self._parser = LineParser(zone, form)
+        self._compose = compose
         self._last: Parsed | None = None
 
     def encode(
@@ -111,6 +132,8 @@ class RecordEncoder:
         partial: bool = False,
         at_start: bool = False,
         nuls: int = 0,
+        coding: str = UTF_8,
+        capped: Container[int] = (),
     ) -> list[bytes]:
         """The bodies of consecutive records, of which only the first may continue a
         line (`part`) and only the last be unfinished (`more`, `partial`).
@@ -118,27 +141,48 @@ class RecordEncoder:
         Times are µs, see `LineParser.parse`. `at_start`: the first record is the file's.
         `nuls` is how many NULs before the first were left out.
         """
-        bodies = []
-        last = len(records) - 1
+        bodies: list[bytes | None] = []
+        first = bool(part or nuls or at_start)
+        last = len(records) - 1 if more or partial else -1
+        simple = coding == UTF_8
         for index, record in enumerate(records):
-            if at_start and index == 0 and record.startswith(BOM):
-                record = record[len(BOM) :]
-            number = part if index == 0 else 0
-            ends = index == last
-            for piece in pieces(
-                record, part=number, more=more and ends, partial=partial and ends, nuls=nuls
+            if (
+                simple
+                and len(record) <= MAX_MESSAGE_CHARS
+                and 0 not in record
+                and not (first and index == 0)
+                and index != last
+                and index not in capped
             ):
-                bodies.append(self._body(piece, arrival, reference))
-            nuls = 0
-        return bodies
+                try:
+                    text = record.decode()
+                except UnicodeDecodeError:
+                    pass
+                else:
+                    bodies.append(self._body(text.removesuffix("\r"), None, arrival, reference))
+                    continue
+            begins, ends = index == 0, index == last
+            for piece in pieces(
+                record,
+                part=part if begins else 0,
+                more=more and ends,
+                partial=partial and ends,
+                nuls=nuls if begins else 0,
+                capped=index in capped,
+                at_start=at_start and begins,
+                coding=CODINGS[coding],
+            ):
+                bodies.append(self._body(*piece, arrival, reference))
+        return [body for body in bodies if body is not None]
 
-    def _body(self, piece: Piece, arrival: int, reference: int) -> bytes:
-        text, marks = piece
+    def _body(
+        self, text: str, marks: dict[str, Any] | None, arrival: int, reference: int
+    ) -> bytes | None:
         if marks is not None and marks.get("part", 1) > 1 and self._last is not None:
             parsed = self._last
         else:
             parsed = self._last = self._parser.parse(text, arrival, reference)
-        return encode_body(
+        return self._compose(
             ts=parsed.ts,
             severity=parsed.severity,
             message=text,

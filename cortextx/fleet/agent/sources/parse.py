@@ -2,7 +2,9 @@
 
 Known forms: RFC 5424 and RFC 3164 with or without PRI, rsyslog's RFC 3339 file form,
 ISO 8601 at the line's start (as dpkg, PostgreSQL, nginx and most programs write it),
-`[time] …`, and a time behind a first word (`update-alternatives …:`, `Start-Date: …`).
+`[time] …`, a time behind a first word (`update-alternatives …:`, `Start-Date: …`), and the
+shapes of `forms`: JSON and logfmt, access and error logs of nginx and Apache, klog, redis,
+audit. A source may name one form instead of letting each line be looked at.
 Whatever is not found stays None, the severity `info`, the time that of arrival. The
 message of an entry is always the whole line: what is read here is only an index to it.
 """
@@ -10,43 +12,28 @@ message of an entry is always the whole line: what is read here is only an index
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta, tzinfo
+from collections.abc import Callable
+from datetime import tzinfo
 from typing import NamedTuple
 
 from cortextx.core.syslog import FACILITIES, SEVERITIES, Severity
-from cortextx.fleet.agent.entries import EPOCH, moment_text
+from cortextx.fleet.agent.sources import forms
+from cortextx.fleet.agent.sources.forms import WORDS, Facts, Stamp
+from cortextx.fleet.agent.sources.stamps import StampReader, since_epoch
 
-DAY = timedelta(days=1)
-MONTHS = {
-    name: number
-    for number, name in enumerate(
-        ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"), 1
-    )
-}
-CACHED = 512
-"""Time stamps (to the minute) that a parser remembers."""
 HEAD = 128
 """Characters behind the time among which a severity word is looked for."""
 MAX_TOKENS = 12
 """Words among these that are looked at."""
 
-WORDS: dict[str, Severity] = {
-    "EMERG": "emerg", "EMERGENCY": "emerg", "PANIC": "emerg", "ALERT": "alert",
-    "CRIT": "crit", "CRITICAL": "crit", "FATAL": "crit", "ERR": "err", "ERROR": "err",
-    "SEVERE": "err", "WARN": "warning", "WARNING": "warning", "NOTICE": "notice",
-    "INFO": "info", "INFORMATION": "info", "DEBUG": "debug", "TRACE": "debug",
-}  # fmt: skip
+FORMATS = ("auto", "plain", "json", "logfmt", "rfc3164", "rfc5424", "nginx", "apache")
+"""What a source's `format` may be."""
 
-_ISO = re.compile(
-    r"(\d{4}[-/][01]\d[-/][0-3]\d[T ] ?[0-2]\d:[0-5]\d):([0-5]\d|60)(?:[.,](\d{1,9}))?"
-    r"( ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d)(?![\w:]))?",
-    re.ASCII,
-)
-_BSD = re.compile(r"([A-Z][a-z]{2} [ \d]\d [0-2]\d:[0-5]\d):([0-5]\d|60)(?![\d:])", re.ASCII)
 _PRI = re.compile(r"<(\d{1,3})>(1 )?", re.ASCII)
 _5424 = re.compile(r"\S+ \S{1,255} (\S{1,48}) (\S{1,128}) \S{1,32} ", re.ASCII)
 _FIRST_WORD = re.compile(r"([\w.-]{1,48})(:)? (?=\d|[A-Z][a-z]{2} [ \d]\d )", re.ASCII)
 _TAG = re.compile(r" (\S{1,255}) ([^\s:\[\]]{1,48})(?:\[(\d{1,10})\])?:(?: |$)", re.ASCII)
+_NGINX_PID = re.compile(r" \[\w+\] (\d{1,10})#\d+: ", re.ASCII)
 _BARE_TAG = re.compile(r" ?([^\s:\[\]]{1,48})(?:\[(\d{1,10})\])?:(?: |$)", re.ASCII)
 
 
@@ -62,6 +49,7 @@ def _forms(word: str) -> list[str]:
 
 
 _TOKENS = {form: severity for word, severity in WORDS.items() for form in _forms(word)}
+_FORMS = frozenset(_TOKENS)
 
 
 class Parsed(NamedTuple):
@@ -75,16 +63,24 @@ class Parsed(NamedTuple):
     dated: bool
 
 
-class LineParser:
+class LineParser(StampReader):
     """Reads lines of one file; remembers the last time stamps, for they repeat.
 
     `zone` is for times without an offset, None the host's own.
     """
 
-    def __init__(self, zone: tzinfo | None = None) -> None:
-        self._zone = zone
-        self._day = -1
-        self._seen: dict[tuple[str, str], tuple[str, str] | None] = {}
+    def __init__(self, zone: tzinfo | None = None, form: str = "auto") -> None:
+        super().__init__(zone)
+        self._read: Callable[[str, int, int], Parsed] = {
+            "auto": self._any,
+            "plain": self._plain,
+            "json": self._json,
+            "logfmt": self._logfmt,
+            "rfc3164": self._rfc3164,
+            "rfc5424": self._rfc5424,
+            "nginx": self._nginx,
+            "apache": self._apache,
+        }[form]
 
     def parse(self, text: str, arrival: int, reference: int | None = None) -> Parsed:
         """Read one line. Never raises.
@@ -94,38 +90,112 @@ class LineParser:
         time; by default, `arrival`.
         """
         late = arrival if reference is None else reference
-        day = late // 86_400_000_000
-        if day != self._day or len(self._seen) > CACHED:
-            self._seen.clear()
-            self._day = day
+        self.day_of(late)
+        return self._read(text, arrival, late)
+
+    # -- one form ----------------------------------------------------------------------
+
+    def _plain(self, text: str, arrival: int, late: int) -> Parsed:
+        return Parsed(self.now(arrival), "info", None, None, None, False)
+
+    def _json(self, text: str, arrival: int, late: int) -> Parsed:
+        return self._of(forms.json_line(text), arrival, late)
+
+    def _logfmt(self, text: str, arrival: int, late: int) -> Parsed:
+        return self._of(forms.logfmt(text), arrival, late)
+
+    def _rfc5424(self, text: str, arrival: int, late: int) -> Parsed:
+        pri = _PRI.match(text)
+        if pri is not None and pri[2] is not None and (value := int(pri[1])) < 192:
+            parsed = self._rfc5424_at(text, pri.end(), value, arrival, late)
+            if parsed is not None:
+                return parsed
+        return self._plain(text, arrival, late)
+
+    def _nginx(self, text: str, arrival: int, late: int) -> Parsed:
+        facts = forms.access(text)
+        if facts is not None:
+            return self._of(facts, arrival, late, "nginx")
+        return self._rfc3164(text, arrival, late)._replace(app_name="nginx")
+
+    def _apache(self, text: str, arrival: int, late: int) -> Parsed:
+        facts = forms.access(text) or forms.apache_error(text)
+        return self._of(facts, arrival, late, "apache")
+
+    def _rfc5424_at(self, text: str, at: int, pri: int, arrival: int, late: int) -> Parsed | None:
+        """What stands behind `<PRI>1 `; None if that is not RFC 5424's header."""
+        shape = _5424.match(text, at)
+        if shape is None:
+            return None
+        when, _ = self.at(text, at, late)
+        app, process = (None if word == "-" else word for word in shape.groups())
+        ts = self.now(arrival) if when is None else when
+        return Parsed(ts, SEVERITIES[pri & 7], FACILITIES[pri >> 3], app, process, when is not None)
+
+    def _rfc3164(self, text: str, arrival: int, late: int) -> Parsed:
+        return self._any(text, arrival, late, guess=False)
+
+    def _any(self, text: str, arrival: int, late: int, guess: bool = True) -> Parsed:
+        """Syslog's older form, with or without PRI, and anything that begins with a time;
+        `guess`: try other shapes too."""
         facility: str | None = None
         severity: Severity | None = None
         at = 0
-        if text.startswith("<"):
+        first = text[:1]
+        if first == "<":
             pri = _PRI.match(text)
             if pri is not None and (value := int(pri[1])) < 192:
                 facility, severity = FACILITIES[value >> 3], SEVERITIES[value & 7]
                 at = pri.end()
-                shape = _5424.match(text, at) if pri[2] is not None else None
-                if shape is not None:
-                    when, _ = self._time(text, at, late)
-                    app, process = (None if word == "-" else word for word in shape.groups())
-                    ts = moment_text(arrival) if when is None else when
-                    return Parsed(ts, severity, facility, app, process, when is not None)
-        elif text.startswith("["):
+                if guess and pri[2] is not None:
+                    parsed = self._rfc5424_at(text, at, value, arrival, late)
+                    if parsed is not None:
+                        return parsed
+        elif first == "[":
             at = 1
+        elif first == "{" and guess:
+            facts = forms.json_line(text)
+            if facts is not None:
+                return self._of(facts, arrival, late)
         when, app, process, end = self._time_and_tag(text, at, late)
+        if guess and when is None and facility is None:
+            facts = _guessed(text)
+            if facts is not None:
+                return self._of(facts, arrival, late, text=text)
         if severity is None:
             severity = _severity(text[end : end + HEAD])
-        ts = moment_text(arrival) if when is None else when
-        return Parsed(ts, severity, facility, app, process, when is not None)
+        if when is None:
+            return Parsed(self.now(arrival), severity, facility, app, process, False)
+        if process is None and text[4] == "/":  # as nginx writes a time
+            pid = _NGINX_PID.match(text, end)
+            process = None if pid is None else pid[1]
+        return Parsed(when, severity, facility, app, process, True)
+
+    def _of(
+        self, facts: Facts | None, arrival: int, late: int, app: str | None = None, text: str = ""
+    ) -> Parsed:
+        """The facts of a shape; what is missing is as for any line."""
+        if facts is None:
+            return Parsed(self.now(arrival), "info", None, app, None, False)
+        stamp, severity, named, process = facts
+        when: str | None = None
+        if isinstance(stamp, Stamp):
+            when = self.stamped(*stamp, late)
+        elif isinstance(stamp, str):
+            when, _ = self.at(stamp, 0, late)
+        elif stamp is not None:
+            when = since_epoch(stamp)
+        ts = self.now(arrival) if when is None else when
+        if severity is None:
+            severity = _severity(text[:HEAD])
+        return Parsed(ts, severity, None, named or app, process, when is not None)
 
     def _time_and_tag(
         self, text: str, at: int, late: int
     ) -> tuple[str | None, str | None, str | None, int]:
         """Time, program and process id of a line whose time may stand at `at`, and where
         the rest begins."""
-        when, end = self._time(text, at, late)
+        when, end = self.at(text, at, late)
         if when is not None:
             tag = _TAG.match(text, end) if text[0] != "[" else None
             if tag is None or tag[1] in WORDS:
@@ -136,7 +206,7 @@ class LineParser:
         if at == 0:
             word = _FIRST_WORD.match(text)
             if word is not None:
-                when, behind = self._time(text, word.end(), late)
+                when, behind = self.at(text, word.end(), late)
                 if when is not None:
                     return when, word[1] if word[2] is None else None, None, behind
         elif text[0] == "<":
@@ -145,79 +215,27 @@ class LineParser:
                 return None, bare[1], bare[2], bare.end()
         return None, None, None, at
 
-    def _time(self, text: str, at: int, late: int) -> tuple[str | None, int]:
-        """The time that stands at `at`, and the index behind it."""
-        if text[at : at + 1].isdecimal():
-            found = _ISO.match(text, at)
-            if found is None:
-                return None, at
-            minute, second, fraction, zone = found.groups("")
-        else:
-            found = _BSD.match(text, at)
-            if found is None:
-                return None, at
-            minute, second = found.groups()
-            fraction, zone = "", "bsd"
-        try:
-            known = self._seen[minute, zone]
-        except KeyError:
-            known = self._seen[minute, zone] = self._resolve(minute, zone, late)
-        if known is None:
-            return None, at
-        if second == "60":
-            second = "59"  # a leap second, which nothing behind us can hold
-        if not fraction:
-            return f"{known[0]}:{second}{known[1]}", found.end()
-        return f"{known[0]}:{second}.{fraction[:6]}{known[1]}", found.end()
 
-    def _resolve(self, minute: str, zone: str, late: int) -> tuple[str, str] | None:
-        """A time up to the minute as (its text, its offset); None where there is none such."""
-        try:
-            if zone == "bsd":
-                local = self._with_year(minute, late)
-            else:
-                day, clock = minute[:10].replace("/", "-"), minute[11:].strip()
-                local = datetime.fromisoformat(f"{day}T{clock}")
-                if not 1970 <= local.year <= 2999:
-                    return None
-                zone = zone.strip()
-            text = local.isoformat(timespec="minutes")
-            if zone and zone != "bsd":
-                return text, _offset(zone)
-            offset = self._localized(local).isoformat(timespec="minutes")[len(text) :]
-            return (text, offset) if len(offset) == len("+00:00") else None
-        except (ValueError, KeyError, OverflowError, OSError):
-            return None
-
-    def _with_year(self, minute: str, late: int) -> datetime:
-        """An RFC 3164 time in the year that puts it at most a day behind `late`."""
-        month, day, clock = MONTHS[minute[:3]], int(minute[4:6]), minute[7:]
-        reference = EPOCH + timedelta(microseconds=late)
-        for year in range(reference.year + 1, reference.year - 8, -1):
-            try:
-                local = datetime.fromisoformat(f"{year:04}-{month:02}-{day:02}T{clock}")
-            except ValueError:
-                continue
-            if self._localized(local) <= reference + DAY:
-                return local
-        raise ValueError("no such day")
-
-    def _localized(self, local: datetime) -> datetime:
-        return local.replace(tzinfo=self._zone) if self._zone else local.astimezone()
-
-
-def _offset(zone: str) -> str:
-    if zone in {"Z", "UTC", "GMT"}:
-        return "Z"
-    hours, minutes = int(zone[1:3]), int(zone[-2:])
-    if hours > 23 or minutes > 59:
-        raise ValueError("no such offset")
-    return f"{zone[0]}{hours:02}:{minutes:02}"
+def _guessed(text: str) -> Facts | None:
+    """The facts of an undated line by what it looks like."""
+    first = text[:1]
+    if first.isdecimal():
+        return forms.access(text) or forms.redis(text) or forms.epoch(text)
+    if first == "[":
+        return forms.apache_error(text)
+    if first in "IWEF" and text[1:5].isdecimal():
+        return forms.klog(text)
+    if "=" in text[:32]:
+        return forms.audit(text) or forms.logfmt(text)
+    return forms.access(text)
 
 
 def _severity(head: str) -> Severity:
     """The first severity word that stands alone: loud, in brackets, or before a colon."""
-    for token in head.split(None, MAX_TOKENS):
+    tokens = head.split(None, MAX_TOKENS)
+    if _FORMS.isdisjoint(tokens):
+        return "info"
+    for token in tokens:
         if token in _TOKENS:
             return _TOKENS[token]
     return "info"

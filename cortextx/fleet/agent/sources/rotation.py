@@ -8,16 +8,19 @@ at the home is read only when the bytes that the old file had at that time are d
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cortextx.fleet.agent.sources.actions import Action, Gap, Keep, Say, Scan, Seen, Watch
+from cortextx.fleet.agent.sources.codings import AUTO
 from cortextx.fleet.agent.sources.identity import (
+    Checkpoint,
     FileStat,
     decode_checkpoint,
     is_compressed,
     is_rotation_of,
 )
+from cortextx.fleet.agent.sources.multiline import Multiline
 from cortextx.fleet.agent.sources.tail import Tail, restored_tail
 
 KEPT_AT_ONCE = 256
@@ -31,6 +34,9 @@ class TailSettings:
     `start` is `start` or `end`: where to begin in what is there at the very first scan
     (F41). A rotated file is watched until it was quiet for `rotate_wait`; what it gets
     later is still found for `forget_after`, as long as it keeps its directory.
+    `encoding` is one of `codings.ENCODINGS`. An unfinished last line stays in the file
+    while that may grow; after a quiet `partial_after` (0: never) it comes as the first
+    part of its line, and what is written behind it later as the next.
     """
 
     start: str = "start"
@@ -38,21 +44,26 @@ class TailSettings:
     forget_after: float = 86_400.0
     max_finished: int = 1000
     max_open: int = 256
-    read_bytes: int = 131_072
+    read_bytes: int = 262_144
     max_records: int = 2000
     retry_after: float = 10.0
+    partial_after: float = 60.0
+    encoding: str = AUTO
+    multiline: Multiline | None = None
 
 
 class Files:
     """The tails of one source, by handle, by identity and by home."""
 
-    def __init__(self, name: str, settings: TailSettings) -> None:
+    def __init__(self, name: str, settings: TailSettings, wanted: Callable[[str], bool]) -> None:
         self.name = name
         self.settings = settings
+        self._wanted = wanted
         self.tails: dict[int, Tail] = {}
         self._by_identity: dict[tuple[int, int], Tail] = {}
         self._homes: dict[str, list[Tail]] = {}
         self._next = 1
+        self._listed: dict[str, int] = {}
         self._first = True
 
     # -- what is kept ------------------------------------------------------------------
@@ -73,26 +84,45 @@ class Files:
     def _started_key(self) -> str:
         return f"file:{self.name}:started"
 
+    @property
+    def _aside(self) -> str:
+        return f"file:{self.name}:unreadable:"
+
     def restore(self, checkpoints: Mapping[str, bytes]) -> list[Action]:
-        """Take up what the buffer kept for this source."""
+        """Take up what the buffer kept for this source.
+
+        What stands at a home that is not wanted any more is left alone, for the day that
+        it is wanted again (A59). A checkpoint that cannot be read is put aside (A22).
+        """
         actions: list[Action] = []
-        kept = []
+        kept: list[Checkpoint] = []
+        unwanted: list[Checkpoint] = []
         prefix = f"file:{self.name}:"
         for key, value in checkpoints.items():
             if not key.startswith(prefix):
                 continue
             self._first = False
-            if key == self._started_key:
+            if key == self._started_key or key.startswith(self._aside):
                 continue
             try:
                 one = decode_checkpoint(value)
             except ValueError as error:
-                actions.append(Say("warn", f"{key}: {error}; that file is read from its start"))
+                aside = self._aside + key.removeprefix(prefix)
+                text = f"{key}: {error}; kept as {aside}; that file is read from its start"
+                actions += [Say("warn", text), Keep({aside: value, key: None})]
                 continue
             if self.key(FileStat(one.dev, one.ino, 0, 0)) == key:
-                kept.append(one)
+                (kept if self._wanted(one.home) else unwanted).append(one)
+        unwanted.sort(key=lambda one: one.mtime_ns)
+        surplus = unwanted[: max(0, len(unwanted) - self.settings.max_finished)]
+        if surplus:
+            keys = [self.key(FileStat(one.dev, one.ino, 0, 0)) for one in surplus]
+            actions.append(Keep(dict.fromkeys(keys)))
         for one in sorted(kept, key=lambda one: (one.finished == 0, one.mtime_ns)):
-            self._enter(restored_tail(self._new_handle(), one))
+            tail = restored_tail(self._new_handle(), one)
+            self._enter(tail)
+            if one.replaces and tail.after is not None and tail.after.stat.ino == one.replaces:
+                tail.replaces = tail.after
         return actions
 
     def _new_handle(self) -> int:
@@ -126,7 +156,11 @@ class Files:
         while chain[-1].after is not None:
             chain.append(chain[-1].after)
         for younger, older in zip(chain[-2::-1], chain[:0:-1], strict=True):
-            if not older.passed(now):
+            if younger.replaces is older:
+                waits = older.busy or (older.is_open and (older.unread or older.held))
+            else:
+                waits = not older.passed(now)
+            if waits:
                 return older
             younger.after = None
         return None
@@ -143,6 +177,7 @@ class Files:
             strays=[t.path for t in tails if t.rotated is not None and not t.is_open],
             directories=frozenset(os.path.dirname(t.path) for t in tails if self._is_sought(t)),
             handles={t.handle: t.stat.identity for t in tails if t.is_open},
+            listed=self._listed,
         )
 
     def _is_sought(self, tail: Tail) -> bool:
@@ -179,15 +214,25 @@ class Files:
         to_end = self._first and self.settings.start == "end"
         fresh = [seen for identity, seen in found.items() if identity not in self._by_identity]
         if fresh:
-            self._find_missed_rotations(fresh, places, now)
+            self._find_missed_rotations(fresh, places, found, scan, now)
         for seen in sorted(fresh, key=lambda seen: seen.path):
             if seen.matched and seen.stat.identity not in self._by_identity:
-                self._add(seen.path, seen, now).to_end = to_end and seen.stat.size > 0
+                tail = self._add(seen.path, seen, now)
+                tail.to_end = to_end and seen.stat.size > 0
+                tail.replaces = self._replaced_by(tail, found, scan, now)
         actions += self._first_sight([t for h, t in self.tails.items() if h not in known])
         if to_end:
             actions.append(Keep({self._started_key: b"1"}))
         self._first = False
+        self._note_listed(scan.listed)
         return actions + self._forget(now)
+
+    def _note_listed(self, listed: Mapping[str, int]) -> None:
+        """Remember when the directories of vacant homes were read whole."""
+        homes = [chain[-1] for chain in self._homes.values()]
+        vacant = {os.path.dirname(t.path) for t in homes if t.finished is not None}
+        times = self._listed | dict(listed)
+        self._listed = {place: times[place] for place in vacant if place in times}
 
     def _by_place(self, files: Iterable[Seen]) -> dict[tuple[int, int], Seen]:
         """One place an identity: its home before another match, a match before any other."""
@@ -251,12 +296,34 @@ class Files:
             tail.rotated = tail.grown = now
             tail.gate = tail.stat.size
 
-    def _missed(self, tail: Tail, listed: frozenset[str], now: float) -> list[Action]:
+    def _missed(self, tail: Tail, listed: Mapping[str, int], now: float) -> list[Action]:
         """No path led to this file, and it is not open: look for it, then give it up."""
         if tail.absent and os.path.dirname(tail.path) in listed:
+            if any(other.replaces is tail for other in self._homes[tail.home]):
+                return []
             return self.gone(tail, now)
         tail.absent = 1
         return []
+
+    def _replaced_by(
+        self, tail: Tail, found: Mapping[tuple[int, int], Seen], scan: Scan, now: float
+    ) -> Tail | None:
+        """The file in whose place this one was put, if it may begin with what was read of
+        that (A20): that one was not rotated, and now it is nowhere."""
+
+        def is_nowhere(other: Tail) -> bool:
+            if other.stat.identity in found:
+                return False
+            return other.handle not in scan.handles or other.stat.nlink == 0
+
+        old, atomic = tail.after, False
+        while old is not None and old.replaces is not None and is_nowhere(old):
+            # It was put there and replaced itself before anything of it was read.
+            old.finished, old, atomic = now, old.after, True
+        if old is None or old.finished is not None or tail.stat.size < old.mark.offset:
+            return None
+        atomic = atomic or old.rotated in (None, now)
+        return old if atomic and is_nowhere(old) else None
 
     def gone(self, tail: Tail, now: float) -> list[Action]:
         """This file cannot be found any more."""
@@ -266,10 +333,10 @@ class Files:
         checkpoints = keep.checkpoints if keep is not None else {}
         if not done and unread > 0:
             text = f"{tail.home}: gone with {unread} known bytes unread"
-            return [Gap(tail.home, unread, text, checkpoints)]
+            return [Gap(tail.home, unread, text, checkpoints, gone=True)]
         if not done and not tail.located:
             text = f"{tail.home}: gone since it was last read; what came after that is not known"
-            return [Gap(tail.home, None, text, checkpoints)]
+            return [Gap(tail.home, None, text, checkpoints, gone=True)]
         return [] if keep is None else [keep]
 
     def _is_plausible(self, tail: Tail, seen: Seen) -> bool:
@@ -283,15 +350,20 @@ class Files:
         )
 
     def _find_missed_rotations(
-        self, fresh: Sequence[Seen], places: Mapping[str, tuple[str, int]], now: float
+        self,
+        fresh: Sequence[Seen],
+        places: Mapping[str, tuple[str, int]],
+        found: Mapping[tuple[int, int], Seen],
+        scan: Scan,
+        now: float,
     ) -> None:
         """Take in files that stood at a home and were rotated away between two looks at
         it: unknown, named as its rotations, and written since its last file was there."""
         standing = {seen.path: os.path.dirname(seen.real) for seen in fresh if seen.matched}
         for home, (directory, since) in places.items():
             last = self._homes[home][-1] if home in self._homes else None
-            settled = last is not None and (last.rotated is None or last.finished is not None)
-            if settled and home not in standing:
+            stands = last is not None and last.rotated is None and not last.absent
+            if stands and home not in standing:
                 continue
             directories = {directory, standing.get(home, directory)}
             between = [
@@ -303,7 +375,9 @@ class Files:
                 and seen.stat.identity not in self._by_identity
             ]
             for seen in sorted(between, key=lambda seen: seen.stat.mtime_ns):
-                self._displaced(self._add(home, seen, now), now)
+                tail = self._add(home, seen, now)
+                tail.replaces = self._replaced_by(tail, found, scan, now)
+                self._displaced(tail, now)
 
     def _follow_devices(self, found: Mapping[tuple[int, int], Seen]) -> None:
         """Device numbers may change when a host starts anew: the same inode at the same

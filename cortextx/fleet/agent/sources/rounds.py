@@ -104,4 +104,6 @@ def _encode(encoder: RecordEncoder, emit: Emit, arrival: int) -> list[bytes]:
         partial=emit.partial,
         at_start=emit.start == 0,
         nuls=emit.nuls,
+        coding=emit.coding,
+        capped=emit.capped,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cortextx.fleet.agent.sources.codings import UTF_8
 from cortextx.fleet.agent.sources.identity import SAMPLE, Checkpoint, FileStat, digest
 
 
@@ -17,6 +18,7 @@ class Mark:
     head_hash: str = ""
     before_size: int = 0
     before_hash: str = ""
+    coding: str = UTF_8
 
     def moved(self, window: bytes, window_start: int, consumed: int, part: int) -> Mark:
         """The mark `consumed` bytes further on; `window` is the file from `window_start`
@@ -28,7 +30,10 @@ class Mark:
         if window_start == 0 and head_size < SAMPLE:
             head = window[: min(SAMPLE, offset)]
             head_size, head_hash = len(head), digest(head)
-        return Mark(offset, part, head_size, head_hash, len(before), digest(before))
+        return Mark(offset, part, head_size, head_hash, len(before), digest(before), self.coding)
+
+
+HELD, LIVE, LAST = 1, 2, 3
 
 
 @dataclass(eq=False, slots=True)
@@ -40,9 +45,15 @@ class Tail:
     in seconds); it is `finished` when it was read to its end and stayed quiet.
     `largest` is the largest size seen of it, `verified` the size when it was last read;
     `home_mtime_ns` its time of change when it was last seen at home.
+    Until `retry` nothing is tried, because it is `unreadable` or the buffer refused its put.
     `turns` is how often it was read since it was opened, `nuls` how many NUL bytes just
     before the mark were stepped over without a record that they were counted in.
     `after` is the file whose first `gate` bytes come before this one's first.
+    `flush` says that what waits at the file's end is to come now: HELD lines of a record
+    (multiline), a LIVE file's unfinished line, or the LAST of a rotated one. `held`: there
+    are such lines. `tried` is the `eof` at which a live file's end was given already.
+    `replaces` is the file that stood at this home until this one was put in its place,
+    as long as it is not known whether this one begins with what was read of that (A20).
     """
 
     handle: int
@@ -60,13 +71,18 @@ class Tail:
     turns: int = 0
     wide: bool = False
     to_end: bool = False
-    flush: bool = False
+    flush: int = 0
+    held: bool = False
+    tried: tuple[int, int] | None = None
+    replaces: Tail | None = None
+    coding_before: str = UTF_8
     nuls: int = 0
     eof: tuple[int, int] | None = None
     rotated: float | None = None
     finished: float | None = None
     grown: float = 0.0
     retry: float = 0.0
+    unreadable: bool = False
     absent: int = 0
     home_mtime_ns: int = 0
     largest: int = 0
@@ -86,11 +102,13 @@ class Tail:
     def passed(self, now: float) -> bool:
         """Whether what comes behind this file may be read: its first `gate` bytes are
         durable, or cannot be had at present."""
-        if self.finished is not None or self.retry > now:
+        if self.finished is not None or (self.unreadable and self.retry > now):
             return True
         if self.busy:
             return False
-        return self.mark.offset >= self.gate or (self.eof is not None and not self.unread)
+        if self.mark.offset >= self.gate:
+            return True
+        return self.eof is not None and not self.unread and not self.held
 
     def take_stat(self, stat: FileStat, now: float) -> None:
         """A stat result of this very file."""
@@ -113,14 +131,16 @@ class Tail:
             part=mark.part, head_size=mark.head_size, head_hash=mark.head_hash,
             before_size=mark.before_size, before_hash=mark.before_hash,
             size=stat.size, mtime_ns=stat.mtime_ns, finished=int(self.finished is not None),
+            coding=mark.coding, replaces=self.replaces.stat.ino if self.replaces else 0,
         )  # fmt: skip
 
 
 def restored_tail(handle: int, kept: Checkpoint) -> Tail:
     """A tail from its checkpoint; whether the file is still that one shows when it is opened."""
     mark = Mark(
-        kept.offset, kept.part, kept.head_size, kept.head_hash, kept.before_size, kept.before_hash
-    )
+        kept.offset, kept.part, kept.head_size, kept.head_hash, kept.before_size,
+        kept.before_hash, kept.coding,
+    )  # fmt: skip
     stat = FileStat(kept.dev, kept.ino, kept.size, kept.mtime_ns)
     tail = Tail(handle, kept.home, kept.path, stat, mark, mark, restored=True, located=False)
     tail.largest = tail.verified = kept.size
