@@ -147,3 +147,20 @@ class BufferDamaged(CortexError):
         super().__init__(message)
         self.first = first
         self.last = last
+
+
+class SessionRefused(CortexError):
+    """A slave, or the client for it, refuses what a master asked of a session.
+
+    `code` is one of I7, or `closed` and `disconnected` of the client's own;
+    `retryable` says that the same may succeed later.
+    """
+
+    def __init__(self, code: str, message: str, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retryable = retryable
+
+
+class SlaveUnavailable(CortexError):
+    """There is no slave to talk to, or none that may be trusted with the user's words."""

@@ -7,15 +7,15 @@ stderr and exit code 1. Sessions are opened when somebody asks for them.
 
 from __future__ import annotations
 
-import grp
 import os
+import resource
 import signal
+import stat
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.logger import Logger
@@ -23,6 +23,7 @@ from twisted.python import usage
 
 from cortextx.app.config import blamed, load, state_dir
 from cortextx.app.process import (
+    OTHER_FILES,
     end_process,
     keep_steady_time,
     misconfigured,
@@ -31,76 +32,36 @@ from cortextx.app.process import (
     tell_systemd,
     tune_memory,
 )
+from cortextx.app.slave_settings import (
+    MIB,
+    AgentTable,
+    EchoAgent,
+    ExecAgent,
+    ModelAgent,
+    Settings,
+    check,
+    default_agent,
+    rules_of,
+    socket_group,
+    socket_mode,
+)
 from cortextx.app.statedir import StateDir
-from cortextx.core.names import is_name
+from cortextx.app.trimming import trimming
 from cortextx.errors import ConfigError, CortexError
-from cortextx.interaction import v1
-from cortextx.interaction.data import DEFAULT_LIMITS, Limits
 from cortextx.interaction.slave.live import Agent, LiveSettings
 from cortextx.interaction.slave.policy import RulePolicy, Rules
 from cortextx.interaction.slave.service import SlaveService, SlaveSettings
-from cortextx.interfaces.sessions import IAgentRuntime
-from cortextx.runtimes.echo import EchoRuntime, EchoSettings
+from cortextx.interfaces.sessions import IAgentRuntime, ISessionJournal, SessionKey
+from cortextx.runtimes.echo import EchoRuntime
 from cortextx.stores.journal import FileJournals
 
 PLUGIN = "cortex-slave"
 SOCKET = "slave.sock"
 SESSIONS = "sessions"
+SESSION_FILES = 4
+"""Files that an open session keeps open."""
 STOP_SECONDS = 20.0
 """How long one step of stopping may take before it is given up."""
-
-
-class AgentTable(EchoSettings, frozen=True, kw_only=True, tag_field="runtime", tag="echo"):
-    """`[agents.NAME]`. `root` is where its runs may work (S1)."""
-
-    root: str = "/"
-
-
-class SlaveTable(Struct, frozen=True, kw_only=True):
-    """`[slave]`. Times are seconds; `socket_mode` is octal, as "0660"."""
-
-    socket: str | None = None
-    socket_mode: str = "0600"
-    socket_group: str | None = None
-    policy: str | None = None
-    default_agent: str | None = None
-    v1_form: v1.Form = "both"
-    slow_seconds: float = 10.0
-    idle_seconds: float = 60.0
-    approval_seconds: float = 600.0
-    max_connections: int = 1024
-
-
-class LimitsTable(Struct, frozen=True, kw_only=True):
-    """`[limits]`: what welcome says (I16)."""
-
-    max_attachments: int = DEFAULT_LIMITS.max_attachments
-    max_pending_requests: int = DEFAULT_LIMITS.max_pending_requests_per_attachment
-    max_pending_commands: int = DEFAULT_LIMITS.max_pending_commands_per_attachment
-    max_unacked_events: int = DEFAULT_LIMITS.max_unacked_events_per_attachment
-    max_attachment_bytes: int = DEFAULT_LIMITS.max_outbound_bytes_per_attachment
-    max_connection_bytes: int = DEFAULT_LIMITS.max_outbound_bytes_per_connection
-    max_replay_events: int = DEFAULT_LIMITS.max_replay_events_per_batch
-
-    def limits(self) -> Limits:
-        """As a connection takes them."""
-        return Limits(
-            max_attachments=self.max_attachments,
-            max_pending_requests_per_attachment=self.max_pending_requests,
-            max_pending_commands_per_attachment=self.max_pending_commands,
-            max_unacked_events_per_attachment=self.max_unacked_events,
-            max_outbound_bytes_per_attachment=self.max_attachment_bytes,
-            max_outbound_bytes_per_connection=self.max_connection_bytes,
-            max_replay_events_per_batch=self.max_replay_events,
-        )
-
-
-class Settings(Struct, frozen=True, kw_only=True):
-    """The whole file; without one there is one agent, `echo`."""
-
-    slave: SlaveTable = SlaveTable()
-    limits: LimitsTable = LimitsTable()
-    agents: dict[str, AgentTable] = msgspec.field(default_factory=lambda: {"echo": AgentTable()})
 
 
 class Options(usage.Options):
@@ -137,6 +98,7 @@ class Options(usage.Options):
                 overrides={"slave.socket": self["socket"]},
                 origins=origins,
             )
+            settings = with_whole_paths(settings)
             check(settings, where)
             if self["check"]:
                 directory.check()
@@ -157,57 +119,31 @@ def makeService(options: Options, reactor: Any = None) -> SlaveProcess:
     return SlaveProcess(reactor, options["directory"], options["settings"], options["where"])
 
 
-def check(settings: Settings, where: str) -> None:
-    """What types do not say; raises ConfigError."""
-    if not settings.agents:
-        raise ConfigError(where, "agents", "at least one [agents.NAME]")
-    for name in settings.agents:
-        if not is_name(name):
-            raise ConfigError(where, f"agents.{name}", "letters, digits, '.', '_' and '-'")
-    chosen = settings.slave.default_agent
-    if chosen is not None and chosen not in settings.agents:
-        raise ConfigError(where, "slave.default_agent", "one of the agents")
-    for name in settings.limits.__struct_fields__:
-        if getattr(settings.limits, name) < 1:
-            raise ConfigError(where, f"limits.{name}", "a number above 0")
-    socket_mode(settings.slave, where)
-    socket_group(settings.slave, where)
-    rules_of(settings.slave)
-
-
-def default_agent(settings: Settings) -> str:
-    """Who serves v1 requests that name nobody (I24): as configured, `echo`, or the first."""
-    chosen = settings.slave.default_agent
-    if chosen is not None:
-        return chosen
-    return "echo" if "echo" in settings.agents else next(iter(settings.agents))
-
-
-def socket_mode(table: SlaveTable, where: str) -> int:
-    """The socket's mode as a number; raises ConfigError."""
-    if table.socket_mode not in ("0600", "0660", "0666"):
-        raise ConfigError(where, "slave.socket_mode", 'one of "0600", "0660", "0666"')
-    return int(table.socket_mode, 8)
-
-
-def socket_group(table: SlaveTable, where: str) -> int | None:
-    """The group's GID; raises ConfigError if there is none of the name."""
-    if table.socket_group is None:
-        return None
-    try:
-        return grp.getgrnam(table.socket_group).gr_gid
-    except KeyError:
-        raise ConfigError(where, "slave.socket_group", "a group of this machine") from None
-
-
-def rules_of(table: SlaveTable) -> Rules:
-    """The policy file's rules (I15); raises ConfigError."""
-    return Rules() if table.policy is None else load(Rules, path=table.policy)
+def with_whole_paths(settings: Settings) -> Settings:
+    """The same, with absolute paths: a daemon leaves the directory that it was started in."""
+    table = settings.slave
+    whole = {
+        name: os.path.abspath(os.path.expanduser(path))
+        for name in ("socket", "policy")
+        if (path := getattr(table, name)) is not None
+    }
+    return msgspec.structs.replace(settings, slave=msgspec.structs.replace(table, **whole))
 
 
 def runtime_of(reactor: Any, table: AgentTable) -> IAgentRuntime:
-    """The runtime that a table asks for."""
-    runtime: IAgentRuntime = EchoRuntime(reactor, table)
+    """The runtime that a table asks for; only those that are used are imported."""
+    runtime: IAgentRuntime
+    match table:
+        case EchoAgent():
+            runtime = EchoRuntime(reactor, table)
+        case ExecAgent():
+            from cortextx.runtimes.exec import ExecRuntime
+
+            runtime = ExecRuntime(reactor, table)
+        case ModelAgent():
+            from cortextx.runtimes.model import ModelRuntime
+
+            runtime = ModelRuntime(reactor, table)
     return runtime
 
 
@@ -237,6 +173,7 @@ class SlaveProcess(Service):
         self._starting: Deferred[None] | None = None
         self._undo: list[tuple[str, Callable[[], Any]]] = []
         self._policy: RulePolicy | None = None
+        self._service: SlaveService | None = None
         self.started: Deferred[None] = Deferred()
 
     def startService(self) -> None:
@@ -257,6 +194,7 @@ class SlaveProcess(Service):
     async def _start(self) -> None:
         directory, table = self._directory, self._settings.slave
         raise_file_limit()
+        self._warn_if_few_files()
         tune_memory()
         share_the_lock()
         directory.prepare(SESSIONS)
@@ -265,22 +203,28 @@ class SlaveProcess(Service):
         journals = FileJournals(self._reactor, directory.join(SESSIONS))
         journals.start()
         self._undo.append(("the journals", journals.stop))
+        open_journal: Callable[[SessionKey], ISessionJournal] = journals.journal
+        if table.session_mib:
+            open_journal = trimming(journals.journal, table.session_mib * MIB)
         agents = {
             name: Agent(runtime_of(self._reactor, agent), agent.root)
             for name, agent in self._settings.agents.items()
         }
-        self._policy = RulePolicy(os.geteuid(), agents, rules_of(table).allow)
+        rules = rules_of(table)
+        self._policy = RulePolicy(os.geteuid(), agents, rules.allow)
         path = table.socket or directory.join("run", SOCKET)
         service = SlaveService(
             self._reactor,
             path,
             agents,
-            journals.journal,
+            open_journal,
             self._policy,
-            slave_settings(self._settings, self._where),
+            slave_settings(self._settings, socket_mode(table, rules, self._where)),
         )
         service.startService()
         self._undo.append(("the slave", service.stopService))
+        self._service = service
+        self._open_way(rules)
         before = signal.signal(signal.SIGHUP, self._hung_up)
         self._undo.append(("the signal", lambda: signal.signal(signal.SIGHUP, before)))
         directory.write_address(PLUGIN, path)
@@ -288,6 +232,19 @@ class SlaveProcess(Service):
         self.log.info("{plugin} serves {path}", plugin=PLUGIN, path=path)
         self.started.callback(None)
         tell_systemd("READY=1")
+
+    def _warn_if_few_files(self) -> None:
+        """Say that fewer files can be open than all that is allowed would need."""
+        table = self._settings.slave
+        wanted = table.max_connections + SESSION_FILES * table.max_sessions + OTHER_FILES
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if most != resource.RLIM_INFINITY and most < wanted:
+            self.log.warn(
+                "max_connections and max_sessions may need {wanted} open files, and at most {most}"
+                " can be: raise the limit (LimitNOFILE in a systemd unit), or lower them",
+                wanted=wanted,
+                most=most,
+            )
 
     def _hung_up(self, number: int, frame: object) -> None:
         """SIGHUP reads the policy file again (I15)."""
@@ -299,9 +256,33 @@ class SlaveProcess(Service):
         except ConfigError as error:
             self.log.warn("SIGHUP: the rules stay as they are: {why}", why=error)
             return
-        if self._policy is not None:
-            self._policy.replace(rules.allow)
-            self.log.info("SIGHUP: {count} rules", count=len(rules.allow))
+        if self._policy is None or self._service is None:
+            return
+        self._policy.replace(rules.allow)
+        try:
+            self._service.set_mode(socket_mode(self._settings.slave, rules, self._where))
+            self._open_way(rules)
+        except OSError as error:
+            self.log.warn("SIGHUP: the socket's mode stays as it is: {why}", why=error)
+        self.log.info("SIGHUP: {count} rules", count=len(rules.allow))
+
+    def _open_way(self, rules: Rules) -> None:
+        """See that those of whom the rules speak can reach the socket (I15)."""
+        assert self._service is not None
+        if not self._service.is_open or not rules.allow:
+            return
+        if self._settings.slave.socket is None:
+            # Ours from the root down: they may pass, and list nothing.
+            for directory in (self._directory.path, self._directory.run):
+                let_pass(directory)
+        closed = closed_directory(self._service.path)
+        if closed is not None:
+            self.log.warn(
+                "{closed} keeps other users from {path}: open it to them (chmod o+x), or set"
+                " slave.socket to a path that they can reach, as /run/cortextx/slave.sock",
+                closed=closed,
+                path=self._service.path,
+            )
 
     async def _undo_all(self) -> None:
         undo, self._undo = self._undo[::-1], []
@@ -330,8 +311,28 @@ class SlaveProcess(Service):
             self._fail(self._reactor, message)
 
 
-def slave_settings(settings: Settings, where: str) -> SlaveSettings:
-    """The settings as the service takes them."""
+def let_pass(directory: str) -> None:
+    """Let everybody pass through a directory of ours; another's is left as it is."""
+    found = os.stat(directory)
+    if found.st_uid == os.geteuid():
+        os.chmod(directory, stat.S_IMODE(found.st_mode) | 0o011)  # noqa: S103 - to pass, not to list
+
+
+def closed_directory(path: str) -> str | None:
+    """The first directory on the way to `path` that others may not pass, if there is one."""
+    above = os.path.dirname(os.path.abspath(path))
+    ways = [above]
+    while above != "/":
+        above = os.path.dirname(above)
+        ways.append(above)
+    for way in reversed(ways):
+        if not os.stat(way).st_mode & stat.S_IXOTH:
+            return way
+    return None
+
+
+def slave_settings(settings: Settings, mode: int) -> SlaveSettings:
+    """The settings as the service takes them; `mode` is the socket's."""
     table = settings.slave
     return SlaveSettings(
         default_agent=default_agent(settings),
@@ -339,7 +340,8 @@ def slave_settings(settings: Settings, where: str) -> SlaveSettings:
         limits=settings.limits.limits(),
         slow_seconds=table.slow_seconds,
         max_connections=table.max_connections,
-        mode=socket_mode(table, where),
-        group=socket_group(table, where),
+        max_sessions=table.max_sessions,
+        mode=mode,
+        group=socket_group(table, "configuration"),
         live=LiveSettings(idle_seconds=table.idle_seconds, approval_seconds=table.approval_seconds),
     )

@@ -17,8 +17,8 @@ Exit codes:
   1    it failed; stderr says why
   2    wrong usage or a wrong value
   3    the server, agent or host cannot be reached; stderr says what to do
-  4    no such host
-  5    audit, doctor or verify found that something is wrong or missing
+  4    no such host or session
+  5    audit, doctor, verify or conformance found that something is wrong or missing
   130  interrupted (^C)"""
 
 _BY_ERROR = {

@@ -29,6 +29,9 @@ COMMANDS = {
     "doctor": "cortextx.app.cli.doctor:doctor",
     "reload": "cortextx.app.cli.reload:reload",
     "server": "cortextx.app.cli.server:server",
+    "chat": "cortextx.app.cli.chat:chat",
+    "session": "cortextx.app.cli.session:session",
+    "conformance": "cortextx.app.cli.conformance:conformance",
 }
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from msgspec import Raw
 
 from cortextx.core.exchange import Origin, Result
+from cortextx.errors import JsonError, SessionLocked, StoreError
 from cortextx.interaction.data import Data, Error
 from cortextx.interaction.faults import Code
 from cortextx.interaction.slave.lines import Ids
@@ -99,6 +100,28 @@ class Refuse:
     def of(cls, asker: int, code: Code, message: str, ids: Ids, errno: str | None = None) -> Refuse:
         """With one of our codes."""
         return cls(asker, Error.of(code, message), ids, errno)
+
+
+def conflict(asker: int, ids: Ids) -> Refuse:
+    """The request id stands for something else (I10, I21)."""
+    message = "the request_id was used for another request"
+    return Refuse.of(asker, Code.REQUEST_CONFLICT, message, ids)
+
+
+def log_failed(asker: int, ids: Ids) -> Refuse:
+    """Nothing more can be written (I13)."""
+    return Refuse.of(asker, Code.SESSION_IO, "the session's log cannot be used", ids)
+
+
+def error_of(reason: BaseException | None) -> Error:
+    """What masters are told of a session that cannot be had, or goes away (I13, I14)."""
+    match reason:
+        case SessionLocked():
+            return Error.of(Code.SESSION_LOCKED, str(reason))
+        case StoreError() | JsonError():
+            return Error.of(Code.SESSION_IO, "the session's log cannot be used")
+        case _:
+            return Error.of(Code.INTERNAL, "the session failed inside the slave")
 
 
 @dataclass(frozen=True, slots=True)

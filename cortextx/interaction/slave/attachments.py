@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from cortextx.interaction.data import Attach
 from cortextx.interaction.slave.actions import Facts
+from cortextx.interaction.v2 import Capability, Frame
+from cortextx.interfaces.sessions import AttachClaim, Mode, SessionKey
 
 LIVE_SHARE = 2
 """Live content that may be dropped is, once this part of the room is taken."""
@@ -67,20 +70,24 @@ class Walk:
 
     def wants(self) -> tuple[int, int, int] | None:
         """What to read next, as (after, lines, bytes), or None; it counts as being read."""
+        if not self.may_read:
+            return None
         lines = self._max_lines
         if self._window is not None:
             lines = min(lines, self._window - len(self._unacked))
-        room = self._max_bytes - self.queued
-        if (
-            self.is_reading
-            or len(self._pages) > 1
-            or self.read >= self.head
-            or lines <= 0
-            or room <= 0
-        ):
-            return None
         self.is_reading = True
-        return self.read, lines, room
+        return self.read, lines, self._max_bytes - self.queued
+
+    @property
+    def may_read(self) -> bool:
+        """Whether there is more to read, and room for it."""
+        return (
+            self.read < self.head
+            and not self.is_reading
+            and len(self._pages) < 2
+            and not self.is_full
+            and self.queued < self._max_bytes
+        )
 
     def page_read(
         self, facts: Facts, frames: Sequence[bytes], seqs: Sequence[int], gap: bytes | None
@@ -98,8 +105,6 @@ class Walk:
         self._put_page(_Page(seqs, frames, last))
         if self._window is not None:
             self._unacked.extend(seqs)
-            if not self._unacked:
-                self.acked = last
         self.read = last
 
     def _put_page(self, page: _Page) -> None:
@@ -138,6 +143,9 @@ class Walk:
         taken: list[bytes] = []
         size = 0
         while size < room:
+            size += self._many(room - size, taken)
+            if size >= room:
+                break
             frame = self._next()
             if frame is None:
                 break
@@ -145,6 +153,25 @@ class Walk:
             size += len(frame)
         self.queued -= size
         return b"".join(taken)
+
+    def _many(self, room: int, taken: list[bytes]) -> int:
+        """Take what is in the first page at once, where nothing comes in between."""
+        if not self._pages or self._control:
+            return 0
+        page = self._pages[0]
+        if self._live and self._live[0].behind <= page.last:
+            return 0
+        size, at, frames = 0, page.at, page.frames
+        while size < room and at < len(frames):
+            size += len(frames[at])
+            at += 1
+        if at > page.at:
+            taken.extend(frames[page.at : at])
+            self.position = page.seqs[at - 1]
+            page.at = at
+        if at == len(frames):
+            self._end_page(page)
+        return size
 
     def _next(self) -> bytes | None:
         if self._control:
@@ -180,11 +207,19 @@ class Walk:
             self._unacked.popleft()
         return True
 
+    @property
+    def is_full(self) -> bool:
+        """Whether as many facts wait for an acknowledgement as may."""
+        return self._window is not None and len(self._unacked) >= self._window
+
+    @property
+    def has_more(self) -> bool:
+        """Whether anything is to be sent, be it read already or not."""
+        return self.has_output or self.read < self.head
+
     def is_blocked(self, paused: bool) -> bool:
         """Whether it waits for its reader: for an ack, or, if `paused`, for room."""
-        if self._window is not None and len(self._unacked) >= self._window:
-            return self.read < self.head
-        return paused and self.has_output
+        return (self.is_full and self.read < self.head) or (paused and self.has_more)
 
     def drop(self) -> None:
         """Forget all that waits."""
@@ -192,3 +227,33 @@ class Walk:
         self._control.clear()
         self._live.clear()
         self.queued = 0
+
+
+@dataclass(slots=True, eq=False)
+class Attachment:
+    """A logical session attachment; `walk` is there once it is attached.
+
+    `generation` is that of the rules which it was judged by, `own` the newest requests
+    that it sent, `fetching` the number of old facts that are being read for it.
+    """
+
+    id: str
+    asker: int
+    key: SessionKey
+    claim: AttachClaim
+    place: Attach
+    mode: Mode
+    capabilities: tuple[Capability, ...]
+    generation: int
+    walk: Walk | None = None
+    waiting: list[Frame] = field(default_factory=list)
+    own: dict[str, None] = field(default_factory=dict)
+    fetching: int = 0
+    counted: int = 0
+    reserved: int = 0
+    is_ready: bool = False
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether it may have facts of others' requests."""
+        return "observe" in self.capabilities or "replay" in self.capabilities

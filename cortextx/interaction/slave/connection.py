@@ -7,29 +7,22 @@ bytes each (I17), and everything that waits is bounded (I16).
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 
-from msgspec import Raw
-
-from cortextx.core.exchange import Origin
-from cortextx.errors import JsonError, LocalProtocolError
+from cortextx.errors import LocalProtocolError
 from cortextx.interaction import data, v2
-from cortextx.interaction.claims import claim
 from cortextx.interaction.correlation import ATTACHMENT, CONNECTION, REQUEST, Correlation
 from cortextx.interaction.data import DEFAULT_LIMITS, Data, Error, Limits
 from cortextx.interaction.faults import Code, FrameFault, FramingFault, ShapeFault, too_long
+from cortextx.interaction.slave import requests
 from cortextx.interaction.slave.actions import (
     AnswerGiven,
-    CancelAsked,
     Claimed,
     Close,
     ConnectionAction,
     Deliver,
     Facts,
     Fetch,
-    InputAsked,
     Known,
     LeaveSession,
     OpenSession,
@@ -39,51 +32,21 @@ from cortextx.interaction.slave.actions import (
     StatusAsked,
     Told,
 )
-from cortextx.interaction.slave.attachments import Walk
-from cortextx.interaction.slave.lines import Ids, read_line
+from cortextx.interaction.slave.attachments import Attachment, Walk
+from cortextx.interaction.slave.lines import Ids
+from cortextx.interaction.slave.outbound import Outbound
+from cortextx.interaction.slave.projection import attached, note_own, page_for, repeated_for
+from cortextx.interaction.slave.requests import ids_of
 from cortextx.interaction.v2 import CAPABILITIES, Capability, Frame
 from cortextx.interfaces.sessions import (
-    AttachClaim,
     Denied,
     Granted,
     IPeerPolicy,
-    Mode,
     Peer,
-    SessionKey,
 )
 
-QUANTUM = 32_768
-"""Bytes that an attachment is sent before it is the next one's turn."""
 SLOW_SECONDS = 10.0
-PAGE_BYTES = 262_144
-OWN_REQUESTS = 1024
-"""Requests that an attachment without `observe` is told of, the newest."""
 ALL: tuple[Capability, ...] = tuple(sorted(CAPABILITIES))
-DEFAULT_SPACE = "default"
-
-
-@dataclass(slots=True, eq=False)
-class Attachment:
-    """A logical session attachment; `walk` is there once it is attached."""
-
-    id: str
-    asker: int
-    key: SessionKey
-    claim: AttachClaim
-    place: data.Attach
-    mode: Mode
-    capabilities: tuple[Capability, ...]
-    generation: int
-    walk: Walk | None = None
-    waiting: list[Frame] = field(default_factory=list)
-    own: dict[str, None] = field(default_factory=dict)
-    counted: int = 0
-    is_ready: bool = False
-
-    @property
-    def sees_all(self) -> bool:
-        """Whether it may have facts of others' requests."""
-        return "observe" in self.capabilities or "replay" in self.capabilities
 
 
 class Connection:
@@ -98,23 +61,16 @@ class Connection:
         slow_seconds: float = SLOW_SECONDS,
     ) -> None:
         self.id = ""
-        self.is_paused = False
         self.is_closing = False
         self._peer = peer
         self._policy = policy
         self._next_asker = next_asker
         self._limits = limits
         self._slow = slow_seconds
-        self._control: deque[bytes] = deque()
-        self._control_bytes = 0
+        self._outbound = Outbound(limits, slow_seconds)
         self._by_id: dict[str, Attachment] = {}
         self._by_asker: dict[int, Attachment] = {}
-        self._turns: deque[Attachment] = deque()  # those that have output
-        self._served: list[Attachment] = []
-        self._blocked: set[Attachment] = set()
-        self._waiting = 0  # bytes that wait in attachments
-        self._handed = 0
-        self._paused_since: float | None = None
+        self._closed: Close | None = None
         self._actions: list[ConnectionAction] = []
 
     @property
@@ -123,30 +79,26 @@ class Connection:
         return self._by_id
 
     @property
+    def is_paused(self) -> bool:
+        """Whether the transport takes no more for now."""
+        return self._outbound.is_paused
+
+    @property
     def queued(self) -> int:
         """Bytes that wait here, and those that the transport may still hold (I16)."""
-        return self._control_bytes + self._handed + self._waiting
+        return self._outbound.queued
 
     @property
     def deadline(self) -> float | None:
         """When `time_passed` is due."""
-        since = [
-            each.walk.blocked_since
-            for each in self._blocked
-            if each.walk is not None and each.walk.blocked_since is not None
-        ]
-        first = min(since, default=None)
-        times = [] if first is None else [first + self._slow]
-        if self._paused_since is not None:
-            times.append(self._paused_since + 2 * self._slow)
-        return min(times, default=None)
+        return self._outbound.deadline
 
     # From the master
 
     def opened(self, hello: Frame) -> list[ConnectionAction]:
         """A hello that offers our version came first."""
         self.id = hello.correlation.connection_id
-        self._put(self._limits, Correlation(self.id), capabilities=ALL)
+        self._put_frame(data.build(self._limits, Correlation(self.id), capabilities=ALL))
         return self._answer()
 
     def line_received(self, text: bytes, now: float) -> list[ConnectionAction]:
@@ -176,8 +128,7 @@ class Connection:
         """The connection is gone."""
         for attachment in list(self._by_id.values()):
             self._remove(attachment)
-        self.is_closing = True
-        self._actions.append(Close(reason, abort=True))
+        self._close(reason, abort=True)
         return self._answer()
 
     # From sessions
@@ -189,6 +140,8 @@ class Connection:
         attachment = self._by_asker.get(asker)
         if attachment is None or attachment.walk is not None:
             return []
+        if not self._still_allowed(attachment):
+            return self._answer()
         cursor = attachment.place.after_session_seq
         if cursor is not None and cursor > head:
             message = f"the session's newest fact is {head}"
@@ -202,16 +155,7 @@ class Connection:
             max_bytes=self._limits.max_outbound_bytes_per_attachment,
             max_lines=self._limits.max_replay_events_per_batch,
         )
-        place = attachment.place
-        content = data.Attached(place.agent, place.scope, cursor + 1, head, attachment.key.space)
-        self._put(
-            content,
-            Correlation(self.id, attachment.id),
-            attachment,
-            capabilities=attachment.capabilities,
-            mode=attachment.mode,
-            session=attachment.key.session,
-        )
+        self._put_frame(attached(attachment, self.id, cursor, head), attachment)
         self._read_on(attachment)
         waiting, attachment.waiting = attachment.waiting, []
         for frame in waiting:
@@ -235,7 +179,7 @@ class Connection:
         if attachment is not None and attachment.walk is not None:
             attachment.walk.head = head
             self._read_on(attachment)
-            self._watch(attachment, now)
+            self._outbound.watch(attachment, now)
         return self._answer()
 
     def page_read(self, asker: int, facts: Facts, now: float) -> list[ConnectionAction]:
@@ -243,25 +187,14 @@ class Connection:
         attachment = self._by_asker.get(asker)
         if attachment is None or attachment.walk is None:
             return []
+        self._outbound.was_read(attachment)
         if not self._still_allowed(attachment):
             return self._answer()
         walk = attachment.walk
-        first, count = facts.first, len(facts.lines)
-        after = walk.read
-        seqs: Sequence[int] = range(first, first + count)
-        tails = facts.tails
-        if not attachment.sees_all:
-            mine = [n for n, line in enumerate(facts.lines) if self._is_own(attachment, line)]
-            seqs = [first + n for n in mine]
-            tails = [tails[n] for n in mine]
-        frames = [v2.addressed(tail, self.id, attachment.id) for tail in tails]
-        gap = None
-        if count and first > after + 1:
-            content = data.Gap(after + 1, first - 1, "retention")
-            gap = v2.encode(data.build(content, Correlation(self.id, attachment.id)))
-        walk.page_read(facts, frames, seqs, gap)
-        self._changed(attachment)
-        self._watch(attachment, now)
+        page = page_for(attachment, self.id, facts, walk.read)
+        walk.page_read(facts, page.frames, page.seqs, page.gap)
+        self._outbound.changed(attachment)
+        self._outbound.watch(attachment, now)
         self._check_bytes()
         return self._answer()
 
@@ -269,11 +202,15 @@ class Connection:
         """What was asked for by Fetch: it is sent again, with the seqs that it had (I10)."""
         attachment = self._by_asker.get(asker)
         walk = None if attachment is None else attachment.walk
-        if attachment is not None and walk is not None and self._still_allowed(attachment):
-            for tail in facts.tails:
-                walk.put(v2.addressed(tail, self.id, attachment.id))
-            self._changed(attachment)
-            self._check_attachment(attachment)
+        if attachment is None or walk is None:
+            return []
+        attachment.fetching -= 1
+        if not self._still_allowed(attachment):
+            return self._answer()
+        for frame in repeated_for(attachment, self.id, facts):
+            walk.put(frame)
+        self._outbound.changed(attachment)
+        self._check_attachment(attachment)
         return self._answer()
 
     def told(self, told: Told, now: float) -> list[ConnectionAction]:
@@ -287,78 +224,44 @@ class Connection:
             case Refuse():
                 self._refuse(attachment, told.ids, told.error)
             case Known():
-                self._own(attachment, told.request_id)
-                seqs = [seq for seq in (told.accepted, told.done) if seq]
-                if seqs:
-                    self._actions.append(Fetch(told.asker, seqs))
+                note_own(attachment, told.request_id)
+                self._fetch(attachment, told)
             case Claimed():
-                self._own(attachment, told.request_id)
+                note_own(attachment, told.request_id)
         return self._answer()
 
     # To the transport
 
     def data_to_send(self) -> bytes:
         """What is to be written next: one part of one attachment's frames, or nothing."""
-        if self._control:
-            sent = b"".join(self._control)
-            self._control.clear()
-            self._control_bytes = 0
-            self._handed += len(sent)
-            return sent
-        while self._turns:
-            attachment = self._turns.popleft()
-            attachment.is_ready = False
-            walk = attachment.walk
-            assert walk is not None
-            sent = walk.take(QUANTUM)
-            walk.blocked_since = None
-            self._changed(attachment)
-            self._served.append(attachment)
-            if sent:
-                self._handed += len(sent)
-                return sent
-        return b""
+        return self._outbound.take(self._still_allowed)
 
     def output_sent(self, now: float) -> list[ConnectionAction]:
         """All was written that could be: read on where there is room now."""
-        served, self._served = self._served, []
-        for attachment in served:
+        for attachment in self._outbound.sent():
             if attachment.asker in self._by_asker:
                 self._read_on(attachment)
-                self._watch(attachment, now)
-        if not self.is_paused:
-            self._handed = 0
-        if self.is_closing and not self._control:
-            self._actions.append(Close("closed by a fault"))
+                self._outbound.watch(attachment, now)
+        if self.is_closing and not self._outbound.has_control:
+            self._close("closed by a fault")
         return self._answer()
 
     def paused(self, now: float) -> None:
         """The transport takes no more for now."""
-        self.is_paused = True
-        self._paused_since = now
-        for attachment in self._turns:
-            self._watch(attachment, now)
+        self._outbound.paused(now)
 
     def resumed(self) -> None:
         """The transport has sent all it had."""
-        self.is_paused = False
-        self._paused_since = None
-        self._handed = 0
+        self._outbound.resumed()
 
     def time_passed(self, now: float) -> list[ConnectionAction]:
         """Detach those that were slow for too long (I34)."""
-        for attachment in list(self._blocked):
-            self._watch(attachment, now)
-            walk = attachment.walk
-            if walk is None or walk.blocked_since is None:
-                continue
-            if now - walk.blocked_since >= self._slow:
-                message = f"nothing was taken for {self._slow:g} s; resume after {walk.acked}"
-                self._fail(attachment, Error.of(Code.SLOW_CONSUMER, message))
-        since = self._paused_since
-        if since is not None and now - since >= 2 * self._slow:
-            self.is_closing = True
-            self._actions.append(Close("nothing was read", abort=True))
+        for attachment in self._outbound.slow(now):
+            assert attachment.walk is not None
+            message = f"nothing was taken for {self._slow:g} s; {_resume(attachment)}"
+            self._fail(attachment, Error.of(Code.SLOW_CONSUMER, message))
+        if self._outbound.is_stuck(now):
+            self._close("nothing was read", abort=True)
         return self._answer()
 
     # Frames
@@ -374,49 +277,35 @@ class Connection:
         if frame.kind == "attach":
             self._attach(frame)
         elif attachment is None:
-            message = "there is no such attachment"
-            self._put_error(Error.of(Code.UNKNOWN_ATTACHMENT, message), ids)
+            self._deny(ids, Code.UNKNOWN_ATTACHMENT, "there is no such attachment")
         elif attachment.walk is not None or frame.kind == "detach":
             self._attached_frame(attachment, frame, now)
         elif len(attachment.waiting) < self._limits.max_pending_requests_per_attachment:
             attachment.waiting.append(frame)
         else:
-            self._refuse(attachment, _ids(ids), Error.of(Code.BUSY, "it is being attached"))
+            self._refuse(attachment, ids_of(ids), Error.of(Code.BUSY, "it is being attached"))
 
     def _attach(self, frame: Frame) -> None:
         ids = frame.correlation
-        body = frame.event
         try:
             place = data.read(frame)
         except ShapeFault as fault:
             if not fault.field.startswith("$.event.session"):
                 raise
-            self._put_error(Error.of(Code.BAD_FRAME, str(fault)), ids)  # I41
+            self._deny(ids, Code.BAD_FRAME, str(fault))  # I41
             return
         assert isinstance(place, data.Attach) and ids.attachment_id is not None
-        assert body.mode is not None and body.session is not None
         if ids.attachment_id in self._by_id:
-            message = "this attachment_id is in use"
-            self._put_error(Error.of(Code.DUPLICATE_ATTACHMENT, message), ids)
+            self._deny(ids, Code.DUPLICATE_ATTACHMENT, "this attachment_id is in use")
             return
         if len(self._by_id) >= self._limits.max_attachments:
-            message = f"at most {self._limits.max_attachments} attachments"
-            self._put_error(Error.of(Code.LIMIT_EXCEEDED, message), ids)
+            most = self._limits.max_attachments
+            self._deny(ids, Code.LIMIT_EXCEEDED, f"at most {most} attachments")
             return
-        space = place.space or DEFAULT_SPACE if place.scope == "shared" else None
-        wanted = AttachClaim(
-            agent=place.agent,
-            scope=place.scope,
-            session=body.session,
-            mode=body.mode,
-            capabilities=frozenset(body.capabilities),
-            space=space,
-            owner=place.owner,
-        )
+        wanted = requests.wanted(frame, place)
         verdict = self._policy.judge(self._peer, wanted)
         if isinstance(verdict, Denied):
-            error = Error(verdict.code, verdict.message, False)
-            self._put_error(error, ids)
+            self._deny(ids, Code(verdict.code), verdict.message)
             return
         attachment = Attachment(
             ids.attachment_id,
@@ -424,8 +313,8 @@ class Connection:
             verdict.key,
             wanted,
             place,
-            body.mode,
-            body.capabilities,
+            wanted.mode,
+            frame.event.capabilities,
             self._policy.generation,
         )
         self._by_id[attachment.id] = attachment
@@ -444,54 +333,15 @@ class Connection:
                 self._deliver(attachment, StatusAsked(attachment.asker, ids.request_id or ""))
             case data.Input():
                 if self._may(attachment, "input", ids):
-                    origin = frame.event.origin or Origin("unknown")
-                    self._deliver(attachment, self._input(attachment, frame, content, origin))
+                    asked = requests.input_asked(attachment, self._peer, frame, content)
+                    self._deliver(attachment, asked)
             case data.Cancel():
                 if self._may(attachment, "cancel", ids):
-                    self._deliver(attachment, self._cancel(attachment, frame))
+                    self._deliver(attachment, requests.cancel_asked(attachment, self._peer, frame))
             case data.CommandResult(result=result, effect_id=effect_id):
                 if self._may(attachment, "command_result", ids):
-                    given = AnswerGiven(attachment.asker, _ids(ids), result, effect_id)
+                    given = AnswerGiven(attachment.asker, ids_of(ids), result, effect_id)
                     self._deliver(attachment, given)
-
-    def _input(
-        self, attachment: Attachment, frame: Frame, content: data.Input, origin: Origin
-    ) -> InputAsked:
-        event = content.event
-        absent = not isinstance(event, Raw) or bytes(event).strip() == b"null"
-        return InputAsked(
-            asker=attachment.asker,
-            request_id=frame.correlation.request_id or "",
-            claim=claim(
-                "input",
-                session=attachment.key.session,
-                scope=attachment.key.scope,
-                cwd=content.cwd,
-                data=frame.event.data,
-            ),
-            text=content.text,
-            owner=attachment.key.owner if attachment.key.owner is not None else self._peer.uid,
-            uid=self._peer.uid,
-            origin=origin,
-            event=None if absent else event.copy(),  # type: ignore[union-attr]
-            cwd=content.cwd,
-            workspace=content.workspace,
-            answers="command_result" in attachment.capabilities,
-            invokes="invoke" in attachment.capabilities,
-        )
-
-    def _cancel(self, attachment: Attachment, frame: Frame) -> CancelAsked:
-        ids = frame.correlation
-        run_id = ids.run_id or ""
-        digest = claim(
-            "cancel",
-            session=attachment.key.session,
-            scope=attachment.key.scope,
-            cwd=None,
-            data=frame.event.data,
-            run=run_id,
-        )
-        return CancelAsked(attachment.asker, ids.request_id or "", run_id, digest, self._peer.uid)
 
     def _may(self, attachment: Attachment, capability: Capability, ids: Correlation) -> bool:
         if not self._still_allowed(attachment):
@@ -499,7 +349,7 @@ class Connection:
         if attachment.mode == "interact" and capability in attachment.capabilities:
             return True
         message = f"the attachment lacks the capability {capability}"
-        self._refuse(attachment, _ids(ids), Error.of(Code.FORBIDDEN, message))
+        self._refuse(attachment, ids_of(ids), Error.of(Code.FORBIDDEN, message))
         return False
 
     def _still_allowed(self, attachment: Attachment) -> bool:
@@ -522,7 +372,7 @@ class Connection:
             return
         walk.blocked_since = None
         self._read_on(attachment)
-        self._watch(attachment, now)
+        self._outbound.watch(attachment, now)
 
     # Inside
 
@@ -543,60 +393,27 @@ class Connection:
         except LocalProtocolError:
             return
         walk.put_live(frame, told.behind, told.droppable)
-        self._changed(attachment)
+        self._outbound.changed(attachment)
         self._check_attachment(attachment)
 
-    def _is_own(self, attachment: Attachment, line: bytes) -> bool:
-        try:
-            return read_line(line).correlation.request_id in attachment.own
-        except JsonError:
-            return False
-
-    def _own(self, attachment: Attachment, request_id: str) -> None:
-        attachment.own[request_id] = None
-        if len(attachment.own) > OWN_REQUESTS:
-            del attachment.own[next(iter(attachment.own))]
+    def _fetch(self, attachment: Attachment, known: Known) -> None:
+        seqs = [seq for seq in (known.accepted, known.done) if seq]
+        if attachment.fetching >= self._limits.max_pending_requests_per_attachment:
+            message = "too many requests are repeated at once"
+            self._refuse(attachment, Ids(known.request_id), Error.of(Code.BUSY, message))
+        elif seqs:
+            attachment.fetching += 1
+            self._actions.append(Fetch(attachment.asker, seqs))
 
     def _read_on(self, attachment: Attachment) -> None:
-        walk = attachment.walk
-        wanted = None if walk is None else walk.wants()
+        wanted = self._outbound.wanted(attachment)
         if wanted is not None:
-            after, lines, room = wanted
-            self._actions.append(ReadPage(attachment.asker, after, lines, min(room, PAGE_BYTES)))
-
-    def _watch(self, attachment: Attachment, now: float) -> None:
-        """Note since when an attachment waits for its master."""
-        walk = attachment.walk
-        if walk is None:
-            return
-        if not walk.is_blocked(self.is_paused):
-            walk.blocked_since = None
-            self._blocked.discard(attachment)
-            return
-        self._blocked.add(attachment)
-        if walk.blocked_since is None:
-            walk.blocked_since = now
-
-    def _changed(self, attachment: Attachment) -> None:
-        """Keep count of what waits, and of who has output."""
-        walk = attachment.walk
-        assert walk is not None
-        self._waiting += walk.queued - attachment.counted
-        attachment.counted = walk.queued
-        if walk.has_output and not attachment.is_ready:
-            attachment.is_ready = True
-            self._turns.append(attachment)
+            self._actions.append(ReadPage(attachment.asker, *wanted))
 
     def _remove(self, attachment: Attachment) -> None:
         self._by_id.pop(attachment.id, None)
         self._by_asker.pop(attachment.asker, None)
-        if attachment.walk is not None:
-            attachment.walk.drop()
-            self._changed(attachment)
-        if attachment.is_ready:
-            self._turns.remove(attachment)
-            attachment.is_ready = False
-        self._blocked.discard(attachment)
+        self._outbound.removed(attachment)
         self._actions.append(LeaveSession(attachment.asker))
 
     def _fail(self, attachment: Attachment, error: Error) -> None:
@@ -608,45 +425,42 @@ class Connection:
         parts = (ids.request_id, ids.run_id, ids.command_id)
         self._put(error, Correlation(self.id, attachment.id, *parts), attachment)
 
-    def _put_error(self, error: Error, ids: Correlation) -> None:
+    def _deny(self, ids: Correlation, code: Code, message: str) -> None:
         """An error on an attachment that is not there."""
-        self._put(error, ids.prefix(min(ids.depth, REQUEST)))
+        self._put(Error.of(code, message), ids.prefix(min(ids.depth, REQUEST)))
 
-    def _put(
-        self,
-        content: Data,
-        ids: Correlation,
-        attachment: Attachment | None = None,
-        *,
-        capabilities: tuple[Capability, ...] = (),
-        mode: Mode | None = None,
-        session: str | None = None,
-    ) -> None:
-        frame = v2.encode(
-            data.build(content, ids, capabilities=capabilities, mode=mode, session=session)
-        )
+    def _put(self, content: Data, ids: Correlation, attachment: Attachment | None = None) -> None:
+        self._put_frame(data.build(content, ids), attachment)
+
+    def _put_frame(self, frame: Frame, attachment: Attachment | None = None) -> None:
+        line = v2.encode(frame)
         if attachment is not None and attachment.walk is not None:
-            attachment.walk.put(frame)
-            self._changed(attachment)
+            attachment.walk.put(line)
+            self._outbound.changed(attachment)
             self._check_attachment(attachment)
         else:
-            self._control.append(frame)
-            self._control_bytes += len(frame)
+            self._outbound.put(line)
             self._check_bytes()
 
     def _check_attachment(self, attachment: Attachment) -> None:
         """Answers and commands are not read either: no more of them are held than may be."""
         walk = attachment.walk
         if walk is not None and walk.is_over and walk.is_blocked(self.is_paused):
-            message = f"too much waits to be read; resume after {walk.acked}"
+            message = f"too much waits to be read; {_resume(attachment)}"
             self._fail(attachment, Error.of(Code.SLOW_CONSUMER, message))
         self._check_bytes()
 
     def _check_bytes(self) -> None:
         """Beyond the connection's bound it is closed, rather than that more is held."""
-        if self.queued > self._limits.max_outbound_bytes_per_connection and not self.is_closing:
-            self.is_closing = True
-            self._actions.append(Close("too much waits to be sent", abort=True))
+        if self._outbound.is_over:
+            self._close("too much waits to be sent", abort=True)
+
+    def _close(self, reason: str, abort: bool = False) -> None:
+        """Say it once, and once more where it shall not wait any longer."""
+        self.is_closing = True
+        if self._closed is None or (abort and not self._closed.abort):
+            self._closed = Close(reason, abort)
+            self._actions.append(self._closed)
 
     def _shape_fault(self, fault: ShapeFault) -> None:
         """I23: on a known attachment the stream lives; anything else ends it."""
@@ -675,5 +489,6 @@ class Connection:
         return actions
 
 
-def _ids(correlation: Correlation) -> Ids:
-    return Ids(correlation.request_id, correlation.run_id, correlation.command_id)
+def _resume(attachment: Attachment) -> str:
+    assert attachment.walk is not None
+    return f"resume after {attachment.walk.acked}"

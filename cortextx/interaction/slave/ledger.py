@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from blake3 import blake3
+from msgspec import Raw
 
 from cortextx.core import exchange
 from cortextx.core.jsontext import Decoder
-from cortextx.errors import JsonError, RemoteProtocolError
+from cortextx.errors import JsonError
 from cortextx.interaction.data import Done, Message, Tool
-from cortextx.interaction.slave.lines import Beside, Line, data_of, read_line
+from cortextx.interaction.slave.lines import Beside, Line, read_line
 
 OPEN_STATES = frozenset({"requested", "pending", "approved", "started", "running"})
 """States of a tool call that is not over; any other one ends it."""
@@ -37,6 +38,10 @@ class Claim:
     accepted: int
     done: int = 0
 
+    def is_same(self, kind: str, digest: bytes) -> bool:
+        """Whether a request with this claim is the same one."""
+        return self.kind == kind and self.digest == digest[:16]
+
 
 @dataclass(slots=True)
 class OpenRun:
@@ -47,18 +52,24 @@ class OpenRun:
 
 
 class Ledger:
-    """See the module. `history_bytes` bounds the words that are kept."""
+    """See the module. `history_bytes` bounds the words that are kept.
+
+    `interrupted` is set from an interrupted run until one is completed: whoever runs in
+    between is told that calls may have had effects (B26).
+    """
 
     def __init__(self, history_bytes: int = 0) -> None:
         self.unfinished: dict[str, OpenRun] = {}
         self.interrupted = False
         self.cwd: str | None = None
+        self._cwd_seq = self._end_seq = 0  # carried lines stand in any order
         self._history_bytes = history_bytes
         self._history: deque[exchange.Message] = deque()
         self._held = 0
         self._parts: list[str] = []
         self._claims: dict[bytes, Claim] = {}
         self._runs: dict[bytes, Claim] = {}
+        self._ends: dict[bytes, int] = {}  # of runs whose claim stands further on
 
     def claim(self, request_id: str) -> Claim | None:
         """What was claimed with this id."""
@@ -79,9 +90,11 @@ class Ledger:
         claim = Claim("input", bytes.fromhex(beside.claim or "")[:16], run_id, seq)
         self._claims[_key(request_id)] = claim
         self._runs[_key(run_id)] = claim
-        self.unfinished[run_id] = OpenRun(request_id)
-        if beside.cwd is not None:
-            self.cwd = beside.cwd
+        claim.done = self._ends.pop(_key(run_id), 0)
+        if not claim.done:
+            self.unfinished[run_id] = OpenRun(request_id)
+        if beside.cwd is not None and seq > self._cwd_seq:
+            self.cwd, self._cwd_seq = beside.cwd, seq
 
     def cancel_claimed(self, seq: int, beside: Beside) -> None:
         """A cancel was claimed: `beside` has its own id and the run that it names."""
@@ -120,10 +133,13 @@ class Ledger:
     def done(self, seq: int, run_id: str, status: str) -> None:
         """A run has ended."""
         self.unfinished.pop(run_id, None)
-        self.interrupted = status == "interrupted"
+        if seq > self._end_seq and status in ("interrupted", "completed"):
+            self.interrupted, self._end_seq = status == "interrupted", seq
         claim = self._runs.get(_key(run_id))
         if claim is not None:
             claim.done = seq
+        else:
+            self._ends[_key(run_id)] = seq
 
     # From the log
 
@@ -132,16 +148,16 @@ class Ledger:
         line = read_line(text)
         for carried in line.x.carried if line.x is not None else ():
             self._note_carried(bytes(carried))
-        self._note(line, text)
+        self._note(line)
         return line.session_seq
 
     def _note_carried(self, text: bytes) -> None:
         try:
-            self._note(read_line(text), text)
+            self._note(read_line(text))
         except JsonError:
             return
 
-    def _note(self, line: Line, text: bytes) -> None:
+    def _note(self, line: Line) -> None:
         request_id, run_id = line.correlation.request_id, line.correlation.run_id
         if line.kind == "status" and line.x is not None:
             self.cancel_claimed(line.session_seq, line.x)
@@ -152,15 +168,15 @@ class Ledger:
         elif line.kind == "done":
             self.done(line.session_seq, run_id, _status(line))
         elif line.kind == "event":
-            self._note_event(request_id, run_id, text)
+            self._note_event(request_id, run_id, line.event.data)
 
-    def _note_event(self, request_id: str, run_id: str, text: bytes) -> None:
-        if not self._history_bytes and b'"tool"' not in text:
+    def _note_event(self, request_id: str, run_id: str, event: Raw) -> None:
+        if not self._history_bytes and b'"tool"' not in bytes(event):
             return  # most of a long log: nothing to know but its number
         try:
-            content = data_of(text)
-        except RemoteProtocolError:
-            return
+            content = _events.decode(event)
+        except JsonError:
+            return  # an event of another type
         if isinstance(content, Message):
             self.message(request_id, run_id, content)
         elif isinstance(content, Tool):
@@ -168,6 +184,7 @@ class Ledger:
 
 
 _done = Decoder(Done)
+_events: Decoder[Message | Tool] = Decoder(Message | Tool)
 
 
 def _status(line: Line) -> str:

@@ -8,6 +8,7 @@ most lines become frames again by cutting (`tail_of`); any other form is read to
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 import msgspec
 from msgspec import Raw, Struct
@@ -15,10 +16,11 @@ from msgspec import Raw, Struct
 from cortextx.core.exchange import Origin
 from cortextx.core.jsontext import Decoder, encode
 from cortextx.core.mending import mend_value
-from cortextx.errors import JsonError
+from cortextx.errors import JsonError, LocalProtocolError
 from cortextx.interaction import data, v2
-from cortextx.interaction.correlation import Correlation
+from cortextx.interaction.correlation import Correlation, Kind
 from cortextx.interaction.data import Data, Opaque
+from cortextx.interaction.faults import MAX_FRAME_BYTES
 
 _ANYONE = "."
 _HEAD = b'{"abi":"%s","correlation":{' % v2.ABI.encode()
@@ -26,6 +28,9 @@ _OURS = _HEAD + b'"request_id":'
 _TS = b',"ts":"'
 _TS_BYTES = len(_TS) + len("2026-01-01T00:00:00.000000Z") + len('"}')
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+MAX_FACT_BYTES = MAX_FRAME_BYTES - 640
+"""Bytes of a fact in its line, so that it is a frame for any attachment, whatever its ids."""
 
 
 class Beside(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -97,12 +102,28 @@ def encode_line(
 
     Raises LocalProtocolError for a fact that no frame can say.
     """
+    kind = data.KINDS[type(content)][1]
+    text = encode(content)
+    if b"\n" in text:  # between the tokens of a kept text
+        text = msgspec.json.format(text, indent=-1)
+    before, after = _around(kind, ids)
+    fact = b"%s%d%s%s}" % (before, seq, after, text)
+    if len(fact) > MAX_FACT_BYTES:
+        raise LocalProtocolError(f"a fact of {len(fact)} bytes is too long")
+    if beside is None:
+        return b'%s%s%s"}' % (fact, _TS, timestamp(wall))
+    return b'%s%s%s","x":%s}' % (fact, _TS, timestamp(wall), encode(beside))
+
+
+@lru_cache(maxsize=512)
+def _around(kind: Kind, ids: Ids) -> tuple[bytes, bytes]:
+    """What stands before and behind the seq of such facts; checked as of any frame."""
     correlation = Correlation(_ANYONE, _ANYONE, ids.request_id, ids.run_id, ids.command_id)
-    tail = v2.tail(data.build(content, correlation, session_seq=seq))
-    line = _HEAD + tail[1:-2] + _TS + timestamp(wall) + b'"'
-    if beside is not None:
-        line += b',"x":' + encode(beside)
-    return line + b"}"
+    body = v2.Body(side="slave", kind=kind, durable=True, data=Raw(b"{}"))
+    frame = v2.Frame(abi=v2.ABI, correlation=correlation, session_seq=1, event=body)
+    before, after = v2.tail(frame).split(b'"session_seq":1,', 1)
+    assert after.endswith(b"{}}}\n")
+    return _HEAD + before[1:] + b'"session_seq":', b"," + after[: -len(b"{}}}\n")]
 
 
 def read_line(line: bytes) -> Line:
@@ -141,5 +162,11 @@ def data_of(line: bytes) -> Data | Opaque:
 
 def timestamp(wall: int) -> bytes:
     """A time in µs since 1970 as RFC 3339, always as long."""
-    when = _EPOCH + timedelta(microseconds=wall)
-    return f"{when:%Y-%m-%dT%H:%M:%S}.{when.microsecond:06d}Z".encode()
+    second, micros = divmod(wall, 1_000_000)
+    return b"%s.%06dZ" % (_second(second), micros)
+
+
+@lru_cache(maxsize=8)
+def _second(second: int) -> bytes:
+    when = _EPOCH + timedelta(seconds=second)
+    return when.strftime("%Y-%m-%dT%H:%M:%S").encode()

@@ -53,6 +53,11 @@ class SlavePort(unix.Port):
             os.chown(self._path, -1, self._group)
             os.chmod(self._path, self.mode)
 
+    def set_mode(self, mode: int) -> None:
+        """Change the mode of the socket that is there."""
+        self.mode = mode
+        os.chmod(self._path, mode)
+
     def connectionLost(self, reason: Failure) -> None:
         if os.path.lexists(self._path):
             super().connectionLost(reason)

@@ -19,7 +19,6 @@ from twisted.python.failure import Failure
 
 from cortextx.core import exchange
 from cortextx.core.exchange import Command, Rejected, Result
-from cortextx.errors import JsonError, SessionLocked, StoreError
 from cortextx.interaction.data import Error
 from cortextx.interaction.faults import Code
 from cortextx.interaction.slave.actions import (
@@ -41,8 +40,12 @@ from cortextx.interaction.slave.actions import (
     StartRun,
     StatusAsked,
     Told,
+    conflict,
+    error_of,
 )
-from cortextx.interaction.slave.lines import Ids, read_line, tail_of
+from cortextx.interaction.slave.heads import Heads
+from cortextx.interaction.slave.lines import Ids, tail_of
+from cortextx.interaction.slave.recent import PAGE_BYTES, PAGE_LINES, Recent, fetch
 from cortextx.interaction.slave.session import SessionMachine, SessionSettings
 from cortextx.interaction.slave.workspace import PlaceRefused, checked_places
 from cortextx.interfaces.sessions import (
@@ -55,11 +58,6 @@ from cortextx.interfaces.sessions import (
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
-
-PAGE_LINES = 4096
-PAGE_BYTES = 262_144
-RECENT_BYTES = 262_144
-"""Bytes of the newest facts that readers at the head get without the journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +127,9 @@ class LiveSession:
         self._elsewhere = elsewhere
         self._durable = durable
         self._readers: dict[int, Reader] = {}
+        self._error: Error | None = None
+        self._heads = Heads(reactor, self._tell_head)
+        self._muted: set[int] = set()
         self._is_ready = False
         self._settled: Deferred[None] | None = None
         self._first = 1
@@ -136,10 +137,8 @@ class LiveSession:
         self._todo: deque[SessionAction] = deque()
         self._doing = False
         self._appending: deque[tuple[int, Sequence[bytes]]] = deque()
-        self._recent: deque[tuple[bytes, bytes]] = deque()
-        self._recent_first = 1
-        self._recent_bytes = 0
-        self._mail: deque[Item] = deque()
+        self._recent = Recent()
+        self._mail: deque[InputAsked] = deque()
         self._checking = False
         self._timer: IDelayedCall | None = None
         self._idle: IDelayedCall | None = None
@@ -156,14 +155,13 @@ class LiveSession:
         self._journal = self._open_journal(self.key)
         state = await self._journal.open()
         self._first = state.first
-        self.machine.head = self.machine.durable = state.head
+        self.machine.log_found(state.head)
         at = state.first - 1
         while at < state.head:
             page = await self._journal.read(at, PAGE_LINES, PAGE_BYTES)
             for line in page.lines:
                 self.machine.line_read(line)
             at = page.first + len(page.lines) - 1
-        self._recent_first = state.head + 1
         self._do(self.machine.recovered())
         if self.machine.state == "recovering" or self.machine.durable < self.machine.head:
             self._settled = Deferred()
@@ -176,16 +174,22 @@ class LiveSession:
         self._rest()
 
     def _open_failed(self, failure: Failure) -> None:
-        error = _error_of(failure)
+        error = error_of(failure.value)
         if error.code == Code.INTERNAL:
             self.log.failure("{key} cannot be opened", failure, key=self.key)
         self._fail(error)
+
+    def stopping(self) -> None:
+        """Start no more runs, and end what waits for its turn."""
+        if self._is_ready and not self.is_closing:
+            self._do(self.machine.stopping())
 
     def close(self) -> None:
         """Release the session; runs are ended by their runtime's own stop."""
         if self.is_closing:
             return
         self.is_closing = True
+        self._heads.flush()
         for call in (self._timer, self._idle):
             if call is not None and call.active():
                 call.cancel()
@@ -198,6 +202,8 @@ class LiveSession:
         done.addBoth(lambda _: self.closed.callback(None))
 
     def _fail(self, error: Error) -> None:
+        self._error = error
+        self._heads.flush()
         readers, self._readers = self._readers, {}
         for run in list(self._runs.values()):
             run.cancel(self._settings.cancel_grace)
@@ -209,6 +215,9 @@ class LiveSession:
 
     def join(self, asker: int, reader: Reader) -> None:
         """Take part; `reader` hears of it once the session is there."""
+        if self._error is not None:
+            reader.session_failed(asker, self._error)
+            return
         self._readers[asker] = reader
         if self._idle is not None:
             self._idle.cancel()
@@ -219,17 +228,20 @@ class LiveSession:
     def leave(self, asker: int) -> None:
         """Take part no more."""
         if self._readers.pop(asker, None) is not None:
+            self._muted.discard(asker)
             self._do(self.machine.asker_left(asker))
             self._rest()
 
     def mute(self, asker: int) -> None:
         """Answer no more (I35)."""
+        self._muted.add(asker)
         self._do(self.machine.asker_muted(asker))
 
     def read(self, after: int, max_lines: int, max_bytes: int) -> Deferred[Facts] | Facts:
         """Facts behind `after`, at once where they are recent."""
-        if self._recent and after + 1 >= self._recent_first:
-            return self._from_recent(after, max_lines, max_bytes)
+        recent = self._recent.page(after, max_lines, max_bytes)
+        if recent is not None:
+            return recent
         assert self._journal is not None
         page: Deferred[Any] = self._journal.read(after, max_lines, max_bytes)
         return page.addCallback(
@@ -238,40 +250,8 @@ class LiveSession:
 
     async def fetch(self, seqs: Sequence[int]) -> Facts:
         """The facts with these seqs, even if retention carried them on (I38)."""
-        lines = [await self._fetch(seq) for seq in seqs]
-        found = [line for line in lines if line is not None]
-        return Facts(seqs[0], found, [tail_of(line) for line in found])
-
-    async def _fetch(self, seq: int) -> bytes | None:
         assert self._journal is not None
-        if seq >= self._first:
-            page = await self._journal.read(seq - 1, 1, 1)
-            if page.lines and page.first == seq:
-                return bytes(page.lines[0])
-        at = 0
-        while True:
-            page = await self._journal.read(at, PAGE_LINES, PAGE_BYTES)
-            if not page.lines:
-                return None
-            for line in page.lines:
-                for carried in _carried(line):
-                    if read_line(carried).session_seq == seq:
-                        return carried
-            at = page.first + len(page.lines) - 1
-
-    def _from_recent(self, after: int, max_lines: int, max_bytes: int) -> Facts:
-        start = after + 1 - self._recent_first
-        lines: list[bytes] = []
-        tails: list[bytes] = []
-        size = 0
-        for n in range(start, min(len(self._recent), start + max_lines)):
-            line, tail = self._recent[n]
-            size += len(tail)
-            if lines and size > max_bytes:
-                break
-            lines.append(line)
-            tails.append(tail)
-        return Facts(after + 1, lines, tails)
+        return await fetch(self._journal, seqs)
 
     # The mailbox
 
@@ -279,11 +259,15 @@ class LiveSession:
         """Put an item into the mailbox; inputs keep their order while a disk is asked."""
         match item:
             case InputAsked():
-                self._mail.append(item)
-                self._next_mail()
+                if self._has_room(item):
+                    self._mail.append(item)
+                    self._next_mail()
+                else:
+                    message = "too many requests are pending"
+                    self._tell(Refuse.of(item.asker, Code.BUSY, message, Ids(item.request_id)))
             case CancelAsked():
                 if self._elsewhere(self, item.request_id):
-                    self._conflict(item.asker, Ids(item.request_id, item.run_id))
+                    self._tell(conflict(item.asker, Ids(item.request_id, item.run_id)))
                 else:
                     self._do(self.machine.cancel_asked(item, self._reactor.seconds()))
             case AnswerGiven():
@@ -291,18 +275,23 @@ class LiveSession:
             case StatusAsked():
                 self._do(self.machine.status_asked(item))
 
+    def _has_room(self, item: InputAsked) -> bool:
+        """Whether one more may wait for a disk; the machine bounds what it accepted itself."""
+        waiting = sum(other.asker == item.asker for other in self._mail)
+        bounds = self.machine.settings
+        return waiting < bounds.max_pending_requests and len(self._mail) < bounds.max_queue
+
     def _next_mail(self) -> None:
         while self._mail and not self._checking and not self.is_closing:
             item = self._mail[0]
-            assert isinstance(item, InputAsked)
             if self._elsewhere(self, item.request_id):
                 self._mail.popleft()
-                self._conflict(item.asker, Ids(item.request_id))
+                self._tell(conflict(item.asker, Ids(item.request_id)))
                 continue
             unplaced = item.cwd is None and item.workspace is None
             if unplaced or self.machine.knows(item.request_id):
                 self._mail.popleft()
-                self._do(self.machine.input_asked(item))
+                self._accept(item)
                 continue
             self._checking = True
             checked = deferToThreadPool(
@@ -320,8 +309,16 @@ class LiveSession:
         cwd, workspace = places
         self._checked()
         space = None if item.workspace is None else workspace
-        self._do(self.machine.input_asked(replace(item, cwd=cwd, workspace=space)))
+        self._accept(replace(item, cwd=cwd, workspace=space))
         self._next_mail()
+
+    def _accept(self, item: InputAsked) -> None:
+        """Who went away while a disk was asked put nothing in (nothing was claimed yet)."""
+        if item.asker not in self._readers:
+            return
+        self._do(self.machine.input_asked(item))
+        if item.asker in self._muted:
+            self._do(self.machine.asker_muted(item.asker))
 
     def _unplaced(self, item: InputAsked, failure: Failure) -> None:
         self._checked()
@@ -337,10 +334,6 @@ class LiveSession:
     def _checked(self) -> None:
         self._checking = False
         self._mail.popleft()
-
-    def _conflict(self, asker: int, ids: Ids) -> None:
-        message = "the request_id was used in another session"
-        self._tell(Refuse.of(asker, Code.REQUEST_CONFLICT, message, ids))
 
     # Actions
 
@@ -403,37 +396,28 @@ class LiveSession:
 
     def _appended(self, _: None) -> None:
         first, lines = self._appending.popleft()
-        self._keep(first, lines)
+        self._recent.keep(first, lines)
         if self._durable is not None:
             self._durable(self.key, first, lines)
         self._do(self.machine.appended(first + len(lines) - 1))
 
     def _append_failed(self, failure: Failure) -> None:
-        error = _error_of(failure)
+        error = error_of(failure.value)
         if not self.is_closing:
             self.log.failure("the log of {key} took no more", failure, key=self.key)
         self._do(self.machine.append_failed(Code(error.code), error.message))
-
-    def _keep(self, first: int, lines: Sequence[bytes]) -> None:
-        if not self._recent:
-            self._recent_first = first
-        for line in lines:
-            tail = tail_of(line)
-            self._recent.append((line, tail))
-            self._recent_bytes += len(line) + len(tail)
-        while self._recent_bytes > RECENT_BYTES:
-            line, tail = self._recent.popleft()
-            self._recent_first += 1
-            self._recent_bytes -= len(line) + len(tail)
 
     def _publish(self, head: int) -> None:
         if not self._is_ready:
             if self._settled is not None and not self._settled.called and head >= self.machine.head:
                 self._settled.callback(None)
             return
+        self._heads.moved(head)
+        self._rest()
+
+    def _tell_head(self, head: int) -> None:
         for asker, reader in list(self._readers.items()):
             reader.head_moved(asker, head)
-        self._rest()
 
     def _ended(self, run_id: str, outcome: RunOutcome | Failure) -> None:
         self._runs.pop(run_id, None)
@@ -453,22 +437,29 @@ class LiveSession:
             self._timer.cancel()
             self._timer = None
         if deadline is not None and not self.is_closing:
-            wait = max(0.0, deadline - self._reactor.seconds())
-            self._timer = self._reactor.callLater(wait, self._time_passed)
+            late = max(0.0, deadline - self._reactor.seconds())
+            self._timer = self._reactor.callLater(late, self._time_passed)
 
     def _time_passed(self) -> None:
         self._timer = None
         self._do(self.machine.time_passed(self._reactor.seconds()))
 
-    def _rest(self) -> None:
-        """Unload a session that nobody reads and nothing runs in (I14)."""
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nobody reads it and nothing runs in it, so that it may be unloaded (I14)."""
+        if self.key.scope == "temp" and self.machine.head:
+            return False  # its facts are in memory only (I18)
         idle = not self._readers and self.machine.is_idle and self._is_ready and not self._mail
-        if idle and self._idle is None and not self.is_closing:
+        return idle and not self.is_closing
+
+    def _rest(self) -> None:
+        """Unload the session after a while, if it is at rest then."""
+        if self.is_at_rest and self._idle is None:
             self._idle = self._reactor.callLater(self._settings.idle_seconds, self._unload)
 
     def _unload(self) -> None:
         self._idle = None
-        if not self._readers and self.machine.is_idle:
+        if self.is_at_rest:
             self.close()
 
 
@@ -506,22 +497,3 @@ def settings_of(agent: Agent, settings: LiveSettings, **limits: int) -> SessionS
         approval_seconds=settings.approval_seconds,
         **limits,
     )
-
-
-def _error_of(failure: Failure) -> Error:
-    """What masters are told of a log that cannot be used."""
-    match failure.value:
-        case SessionLocked():
-            return Error.of(Code.SESSION_LOCKED, str(failure.value))
-        case StoreError():
-            return Error.of(Code.SESSION_IO, "the session's log cannot be used")
-        case _:
-            return Error.of(Code.INTERNAL, "the session failed inside the slave")
-
-
-def _carried(line: bytes) -> list[bytes]:
-    try:
-        beside = read_line(line).x
-    except JsonError:
-        return []
-    return [] if beside is None else [bytes(raw) for raw in beside.carried]

@@ -240,10 +240,16 @@ class SlaveProtocol(TwistedProtocol):
 
     def _act(self, action: ConnectionAction) -> None:
         match action:
+            case OpenSession(asker=asker) if self._service.is_stopping:
+                self.session_failed(asker, Error.of(Code.BUSY, "the slave stops"))
             case OpenSession(asker=asker, key=key):
                 session = self._service.session(key)
-                self._sessions[asker] = session
-                session.join(asker, self)
+                if session is None:
+                    message = "too many sessions are open"
+                    self.session_failed(asker, Error.of(Code.LIMIT_EXCEEDED, message))
+                else:
+                    self._sessions[asker] = session
+                    session.join(asker, self)
             case LeaveSession(asker=asker):
                 left = self._sessions.pop(asker, None)
                 if left is not None:
@@ -296,8 +302,7 @@ class SlaveProtocol(TwistedProtocol):
 
     def shut_down(self) -> None:
         """Say no more than what is on its way, and close."""
-        if self._machine is not None:
-            self._step(self._machine.peer_lost("the slave stops"))
+        self._step([])
         self._close()
 
     def abort(self) -> None:

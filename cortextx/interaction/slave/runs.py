@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-import msgspec
-from blake3 import blake3
-
 from cortextx.core import exchange
-from cortextx.core.exchange import Command, Invoke, Notify, RequestApproval, RequestInput, Result
-from cortextx.core.jsontext import encode
-from cortextx.core.mending import mend_text, mend_value
+from cortextx.core.mending import mend_text
 from cortextx.interaction.data import Message, Tool
 from cortextx.interaction.parts import DATA_BYTES_BOTH, split
-from cortextx.interaction.slave.actions import InputAsked
+from cortextx.interaction.slave.actions import InputAsked, Known, Refuse, conflict
+from cortextx.interaction.slave.commands import Pending
+from cortextx.interaction.slave.ledger import Claim, Ledger
+from cortextx.interaction.slave.lines import Ids
+from cortextx.interfaces.sessions import RunRequest, SessionKey
 
 MAX_WORD = 256
 """Characters of a role, a tool's name or state, and what else is no text."""
-REMEMBERED = 256
-"""Commands of a session whose answers are known, so that they may be repeated."""
-
 RunState = Literal["queued", "running", "cancelling", "over"]
-
-
-@dataclass(slots=True, eq=False)
-class Pending:
-    """A command that waits for its answer until `deadline`."""
-
-    command_id: str
-    effect_id: str | None
-    token: object
-    deadline: float
 
 
 @dataclass(slots=True, eq=False)
@@ -54,38 +39,6 @@ class Run:
     pending: dict[str, Pending] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """How a command ended: whose it was, what was answered, and whether in time."""
-
-    origin: int | None
-    digest: bytes
-    expired: bool
-
-
-class Resolutions:
-    """The newest commands that were resolved."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[str, Resolved] = OrderedDict()
-
-    def note(self, command_id: str, resolved: Resolved) -> None:
-        """Remember one; the oldest is forgotten."""
-        self._known[command_id] = resolved
-        if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
-
-    def find(self, command_id: str) -> Resolved | None:
-        """One that is remembered."""
-        return self._known.get(command_id)
-
-
-def digest_of(result: Result) -> bytes:
-    """What tells one answer from another, whatever its white space is."""
-    value = msgspec.json.decode(encode(result))
-    return blake3(msgspec.json.encode(value, order="deterministic")).digest(length=16)
-
-
 def messages_of(role: str, text: str) -> tuple[list[Message], bool]:
     """The messages that say this, each fit for a frame; and whether it was mended (I33, I40)."""
     clean, mended = mend_text(text)
@@ -99,19 +52,49 @@ def tool_of(call: exchange.ToolCall) -> tuple[Tool, bool]:
     return Tool(*(text for text, _ in words)), any(mended for _, mended in words)
 
 
-def mended_command(command: Command) -> Command:
-    """The same command, so that any reader can decode it (I40)."""
-    match command:
-        case RequestApproval(tool, arguments):
-            return RequestApproval(mend_text(tool)[0], mend_value(bytes(arguments))[0])
-        case Invoke(name, payload):
-            return Invoke(mend_text(name)[0], mend_value(bytes(payload))[0])
-        case RequestInput(prompt):
-            return RequestInput(mend_text(prompt)[0])
-        case Notify(level, text):
-            return Notify(mend_text(level)[0], mend_text(text)[0])
-
-
 def waiting_of(runs: Sequence[Run], asker: int) -> int:
     """How many of these runs an asker began (v2: pending requests)."""
     return sum(run.item.asker == asker for run in runs)
+
+
+def why_not(run: Run, command: exchange.Command, max_pending: int) -> str | None:
+    """Why this command cannot be put to the run's origin, or None."""
+    if run.origin is None:
+        return "origin_lost"
+    if isinstance(command, exchange.Invoke) and not run.item.invokes:
+        return "the origin lacks the capability invoke"
+    if not isinstance(command, exchange.Notify) and not run.item.answers:
+        return "the origin lacks the capability command_result"
+    if len(run.pending) >= max_pending:
+        return "limit_exceeded"
+    return None
+
+
+def request_of(
+    key: SessionKey, run: Run, ledger: Ledger, workspace: str, waiting: Collection[str]
+) -> RunRequest:
+    """What the run's runtime is given; the words of the `waiting` requests are not history."""
+    item = run.item
+    later = {item.request_id, *waiting}
+    place = item.workspace or workspace
+    return RunRequest(
+        key=key,
+        run=run.run_id,
+        request_id=item.request_id,
+        text=item.text,
+        owner=item.owner,
+        cwd=item.cwd or ledger.cwd or place,
+        workspace=place,
+        event=item.event,
+        interrupted=ledger.interrupted,
+        history=[said for said in ledger.history() if said.request_id not in later],
+    )
+
+
+def repeated(item: InputAsked, known: Claim, durable: int) -> Known | Refuse:
+    """The same request again: what it led to so far, or a conflict (I10)."""
+    if not known.is_same("input", item.claim):
+        return conflict(item.asker, Ids(item.request_id))
+    accepted = known.accepted if known.accepted <= durable else 0
+    done = known.done if known.done <= durable else 0
+    return Known(item.asker, item.request_id, known.run, accepted, done)

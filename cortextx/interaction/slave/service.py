@@ -8,7 +8,6 @@ is idle; until its lock is released, whoever asks next waits (B19).
 from __future__ import annotations
 
 import itertools
-import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -45,6 +44,7 @@ class SlaveSettings:
     slow_seconds: float = 10.0
     hello_seconds: float = 30.0
     max_connections: int = 1024
+    max_sessions: int = 1024
     mode: int = 0o600
     group: int | None = None
     live: LiveSettings = field(default_factory=LiveSettings)
@@ -81,12 +81,14 @@ class SlaveService(Service):
         self._mint = mint
         self._askers = itertools.count(1)
         self._port: SlavePort | None = None
+        self._mode = settings.mode
+        self.is_stopping = False
 
     def startService(self) -> None:
         """Listen; raises ConfigError if that cannot be."""
         settings = self.settings
-        prepare_place(self.path, is_open=bool(settings.mode & 0o066))
-        port = SlavePort(self.path, SlaveFactory(self), self.reactor, settings.mode, settings.group)
+        prepare_place(self.path, is_open=self.is_open)
+        port = SlavePort(self.path, SlaveFactory(self), self.reactor, self._mode, settings.group)
         try:
             port.startListening()
         except (CannotListenError, OSError) as error:
@@ -100,13 +102,25 @@ class SlaveService(Service):
         super().stopService()
         return Deferred.fromCoroutine(self._stop())
 
+    @property
+    def is_open(self) -> bool:
+        """Whether others than the socket's owner may connect, as far as its mode goes."""
+        return bool(self._mode & 0o066)
+
+    def set_mode(self, mode: int) -> None:
+        """Change the socket's mode, as the rules have changed."""
+        self._mode = mode
+        if self._port is not None:
+            self._port.set_mode(mode)
+
     async def _stop(self) -> None:
+        """Runs end first, so that who follows one is told how it ended."""
+        self.is_stopping = True
         port, self._port = self._port, None
         if port is not None:
             await maybeDeferred(port.stopListening)
-        gone = [connection.gone for connection in self.connections]
-        for connection in list(self.connections):
-            connection.shut_down()
+        for session in list(self.sessions.values()):
+            session.stopping()
         ended = [maybeDeferred(agent.runtime.stop) for agent in self._agents.values()]
         ended = [each.addTimeout(STOP_SECONDS, self.reactor) for each in ended]
         await DeferredList(ended, consumeErrors=True)
@@ -114,6 +128,9 @@ class SlaveService(Service):
             session.close()
         closed = [_follow(session.closed) for session in self.sessions.values()]
         await DeferredList(closed, consumeErrors=True)
+        gone = [connection.gone for connection in self.connections]
+        for connection in list(self.connections):
+            connection.shut_down()
         abort = self.reactor.callLater(STOP_SECONDS, self._abort)
         await DeferredList(gone, consumeErrors=True)
         if abort.active():
@@ -127,6 +144,8 @@ class SlaveService(Service):
 
     def admit(self, connection: SlaveProtocol, peer: Peer) -> bool:
         """Whether this peer is served at all (I15)."""
+        if self.is_stopping:
+            return False
         if len(self.connections) >= self.settings.max_connections:
             self.log.warn("too many connections: uid {uid} is turned away", uid=peer.uid)
             return False
@@ -160,11 +179,24 @@ class SlaveService(Service):
             slow_seconds=self.settings.slow_seconds,
         )
 
-    def session(self, key: SessionKey) -> LiveSession:
-        """The session, opened if it is not."""
+    def session(self, key: SessionKey) -> LiveSession | None:
+        """The session, opened if it is not; None where no more can be open.
+
+        Beyond `max_sessions` one that is at rest is unloaded for it, if there is one.
+        """
         found = self.sessions.get(key)
         if found is not None and not found.is_closing:
             return found
+        if sum(not session.is_closing for session in self.sessions.values()) >= (
+            self.settings.max_sessions
+        ):
+            resting = next((each for each in self.sessions.values() if each.is_at_rest), None)
+            if resting is None:
+                self.log.warn(
+                    "{count} sessions are open, and no more may", count=len(self.sessions)
+                )
+                return None
+            resting.close()
         agent = self._agents[key.agent]
         limits = self.settings.limits
         bounds = settings_of(
@@ -222,8 +254,3 @@ def _follow(deferred: Deferred[None]) -> Deferred[None]:
 
     deferred.addBoth(tell)
     return follower
-
-
-def own_uid() -> int:
-    """The UID that serves."""
-    return os.geteuid()

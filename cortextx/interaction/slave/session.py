@@ -12,20 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import msgspec
-
 from cortextx.core import exchange
 from cortextx.core.exchange import Accepted as Approved
-from cortextx.core.exchange import Command, Invoke, Notify, Rejected, Result, RunStatus
-from cortextx.core.jsontext import encode
+from cortextx.core.exchange import Command, Notify, Rejected, Result, RunStatus
 from cortextx.core.mending import mend_text
 from cortextx.errors import LocalProtocolError
 from cortextx.interaction import data
 from cortextx.interaction.faults import Code
-from cortextx.interaction.parts import DATA_BYTES, DATA_BYTES_BOTH, split
+from cortextx.interaction.parts import DATA_BYTES_BOTH, split
 from cortextx.interaction.slave.actions import (
     AnswerGiven,
-    Append,
     CancelAsked,
     CancelRun,
     Claimed,
@@ -42,24 +38,35 @@ from cortextx.interaction.slave.actions import (
     SessionAction,
     StartRun,
     StatusAsked,
+    conflict,
+    log_failed,
 )
-from cortextx.interaction.slave.ledger import Claim, Ledger
-from cortextx.interaction.slave.lines import Beside, Ids, encode_line
-from cortextx.interaction.slave.runs import (
+from cortextx.interaction.slave.commands import (
     Pending,
     Resolutions,
-    Resolved,
+    content_of,
+    fact_of,
+    late_answer,
+    refused_answer,
+    unknown,
+)
+from cortextx.interaction.slave.ledger import Claim, Ledger
+from cortextx.interaction.slave.lines import Beside, Ids
+from cortextx.interaction.slave.runs import (
     Run,
-    digest_of,
-    mended_command,
     messages_of,
+    repeated,
+    request_of,
     tool_of,
     waiting_of,
+    why_not,
 )
-from cortextx.interfaces.sessions import RunOutcome, RunRequest, SessionKey
+from cortextx.interaction.slave.writing import Writing
+from cortextx.interfaces.sessions import RunOutcome, SessionKey
 
 MAX_REASON = 2000
 """Characters of a runtime's reason for its end that masters are told."""
+STOPPING = "the slave stops"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,20 +94,26 @@ class SessionMachine:
     ) -> None:
         self.key = key
         self.state: Literal["recovering", "ready", "failed"] = "recovering"
-        self.head = 0
-        self.durable = 0
         self.ledger = Ledger(settings.history_bytes)
-        self._settings = settings
+        self.settings = settings
+        self._resume_bytes = settings.pause_bytes // 4
         self._mint = mint
-        self._wall = wall
+        self._writing = Writing(wall)
         self._active: Run | None = None
         self._queue: deque[Run] = deque()
         self._resolutions = Resolutions()
-        self._due: deque[tuple[int, SessionAction]] = deque()
-        self._flying: deque[tuple[int, int]] = deque()
-        self._flying_bytes = 0
-        self._lines: list[bytes] = []
         self._actions: list[SessionAction] = []
+        self._is_stopping = False
+
+    @property
+    def head(self) -> int:
+        """The seq of the newest fact, 0 without any."""
+        return self._writing.head
+
+    @property
+    def durable(self) -> int:
+        """The seq of the newest fact on disk."""
+        return self._writing.durable
 
     @property
     def is_idle(self) -> bool:
@@ -115,9 +128,13 @@ class SessionMachine:
 
     # Recovery (I13)
 
+    def log_found(self, head: int) -> None:
+        """The log is there, with facts up to `head`; its lines follow."""
+        self._writing.head = self._writing.durable = head
+
     def line_read(self, line: bytes) -> None:
         """Take note of a line of the log, in order, before `recovered`."""
-        self.head = self.durable = self.ledger.line_read(line)
+        self.log_found(self.ledger.line_read(line))
 
     def recovered(self) -> list[SessionAction]:
         """All lines were read."""
@@ -144,13 +161,17 @@ class SessionMachine:
     def input_asked(self, item: InputAsked) -> list[SessionAction]:
         """An input: a claim, a fact, and a run in its turn (I10, I29)."""
         ids = Ids(item.request_id)
+        if self.state == "failed":
+            return [log_failed(item.asker, ids)]
         known = self.ledger.claim(item.request_id)
         if known is not None:
-            return self._repeated(item.asker, item.request_id, known, "input", item.claim)
+            return [repeated(item, known, self.durable)]
+        if self._is_stopping:
+            return [Refuse.of(item.asker, Code.BUSY, STOPPING, ids)]
         runs = self._runs()
         if (
-            waiting_of(runs, item.asker) >= self._settings.max_pending_requests
-            or len(runs) >= self._settings.max_queue
+            waiting_of(runs, item.asker) >= self.settings.max_pending_requests
+            or len(runs) >= self.settings.max_queue
         ):
             return [Refuse.of(item.asker, Code.BUSY, "too many requests are pending", ids)]
         run_id = f"run-{self._mint()}"
@@ -162,7 +183,7 @@ class SessionMachine:
             workspace=item.workspace,
         )
         run_ids = Ids(item.request_id, run_id)
-        accepted = self._append(data.Accepted(), run_ids, beside)
+        accepted = self._writing.append(data.Accepted(), run_ids, beside)
         self.ledger.accepted(accepted, item.request_id, run_id, beside)
         self._say(run_ids, "user", item.text)
         run = Run(run_id, item, accepted, item.asker, item.asker)
@@ -174,23 +195,26 @@ class SessionMachine:
     def cancel_asked(self, item: CancelAsked, now: float) -> list[SessionAction]:
         """A cancel: its claim is durable before anything is ended (I8, I30, I36)."""
         ids = Ids(item.request_id, item.run_id)
+        if self.state == "failed":
+            return [log_failed(item.asker, ids)]
         claim = self.ledger.run(item.run_id)
         known = self.ledger.claim(item.request_id)
-        if known is not None:
-            if claim is None or known.kind != "cancel":
-                return [_conflict(item.asker, ids)]
-            return self._repeated(item.asker, item.request_id, known, "cancel", item.claim, claim)
+        if known is not None and not known.is_same("cancel", item.claim):
+            return [conflict(item.asker, ids)]
         if claim is None:
             return [Refuse.of(item.asker, Code.UNKNOWN_RUN, "this session has no such run", ids)]
         if claim.done:
-            done = claim.done if claim.done <= self.durable else 0
-            return [Known(item.asker, item.request_id, item.run_id, 0, done)]
+            self._tell_end(item, claim)
+            return self._answer()
+        if known is not None:
+            input_id = self.ledger.unfinished[item.run_id].request_id
+            return [Known(item.asker, input_id, item.run_id, 0, 0)]
         run = next(run for run in self._runs() if run.run_id == item.run_id)
         beside = Beside(
             claim=item.claim.hex(), uid=item.uid, request_id=item.request_id, run=item.run_id
         )
         state = data.SessionState("active", "cancelling", run.steps, self.head + 1)
-        seq = self._append(state, Ids(run.item.request_id), beside)
+        seq = self._writing.append(state, Ids(run.item.request_id), beside)
         self.ledger.cancel_claimed(seq, beside)
         self._actions.append(Claimed(item.asker, run.item.request_id, item.run_id))
         if run.state == "queued":
@@ -201,27 +225,24 @@ class SessionMachine:
         elif run.state == "running":
             run.state = "cancelling"
             self._resolve_all(run, "cancelled")
-            self._due.append((self.head, CancelRun(run.run_id)))
+            self._writing.then(CancelRun(run.run_id))
         return self._answer()
 
     def answer_given(self, item: AnswerGiven) -> list[SessionAction]:
         """The answer to a command: the first in append order counts (B13, I31)."""
-        ids, command_id = item.ids, item.ids.command_id or ""
-        resolved = self._resolutions.find(command_id)
-        run = self._active
-        pending = run.pending.get(command_id) if run is not None else None
+        if self.state == "failed":
+            return [log_failed(item.asker, item.ids)]
+        resolved = self._resolutions.find(item.ids.command_id)
         if resolved is not None:
-            return self._late(item, resolved)
-        if run is None or pending is None or ids.run_id != run.run_id:
-            return [Refuse.of(item.asker, Code.UNKNOWN_COMMAND, "no such command is open", ids)]
-        if run.origin != item.asker:
-            message = "only the attachment that the command was sent to may answer it"
-            return [Refuse.of(item.asker, Code.FORBIDDEN, message, ids)]
-        if ids.request_id != run.item.request_id:
-            return [Refuse.of(item.asker, Code.UNKNOWN_COMMAND, "no such command is open", ids)]
-        if item.effect_id is not None and item.effect_id != pending.effect_id:
-            message = "the command has another effect_id"
-            return [Refuse.of(item.asker, Code.COMMAND_CONFLICT, message, ids)]
+            late = late_answer(item, resolved)
+            return [] if late is None else [late]
+        run = self._active
+        pending = None if run is None else run.pending.get(item.ids.command_id or "")
+        if run is None or pending is None:
+            return [unknown(item)]
+        refused = refused_answer(item, run.origin, pending)
+        if refused is not None:
+            return [refused]
         self._resolve(run, pending, item.result, None)
         return self._answer()
 
@@ -280,7 +301,7 @@ class SessionMachine:
             case exchange.ToolCall():
                 run.steps += 1
                 tool, mended = tool_of(event)
-                self._append(tool, ids, Beside(mended=True) if mended else None)
+                self._writing.append(tool, ids, Beside(mended=True) if mended else None)
                 self.ledger.tool(run_id, tool)
         return self._answer()
 
@@ -294,20 +315,16 @@ class SessionMachine:
         if not run.started:
             self._started(run, None)
         run.commands += 1
-        command_id = f"{run_id}.{run.commands}"
-        pending = Pending(command_id, effect_id, token, now + self._settings.approval_seconds)
-        refusal = self._why_not(run, command)
+        ids = Ids(run.item.request_id, run_id, f"{run_id}.{run.commands}")
+        refusal = why_not(run, command, self.settings.max_pending_commands)
+        try:
+            content = content_of(command, effect_id)
+        except LocalProtocolError:
+            refusal, effect_id = "the command cannot be sent", None
+        pending = Pending(ids, effect_id, token, now + self.settings.approval_seconds)
         if refusal is None and run.origin is not None:
-            ids = Ids(run.item.request_id, run_id, command_id)
-            try:
-                content = data.Command(mended_command(command), effect_id)
-                if len(encode(content)) > DATA_BYTES:
-                    raise LocalProtocolError("the command is too long")
-            except (LocalProtocolError, ValueError):
-                refusal = "the command cannot be sent"
-            else:
-                self._actions.append(Send(run.origin, content, ids, self.head))
-        run.pending[command_id] = pending
+            self._actions.append(Send(run.origin, content, ids, self.head))
+        run.pending[pending.command_id] = pending
         if refusal is not None:
             self._resolve(run, pending, Rejected(refusal), refusal)
         elif isinstance(command, Notify):
@@ -320,6 +337,8 @@ class SessionMachine:
         if run is None:
             return []
         cancelled = run.state == "cancelling" and run.kill_due
+        if self._is_stopping and not cancelled and outcome.status == "cancelled":
+            outcome = RunOutcome("interrupted", STOPPING)
         status: RunStatus = "cancelled" if cancelled else outcome.status
         self._resolve_all(run, "cancelled" if cancelled else "run_over")
         ids = Ids(run.item.request_id, run_id)
@@ -332,16 +351,23 @@ class SessionMachine:
         self._start_next()
         return self._answer()
 
+    def stopping(self) -> list[SessionAction]:
+        """The slave stops: what waits is over, no run starts, and none is ended as cancelled."""
+        self._is_stopping = True
+        while self._queue:
+            run = self._queue.popleft()
+            run.state = "over"
+            ids = Ids(run.item.request_id, run.run_id)
+            self._finish(run.run_id, ids, "interrupted", STOPPING)
+        return self._answer()
+
     # From the disk and the clock
 
     def appended(self, head: int) -> list[SessionAction]:
         """All facts up to `head` are durable."""
-        self.durable = head
-        while self._flying and self._flying[0][0] <= head:
-            self._flying_bytes -= self._flying.popleft()[1]
+        due = self._writing.written(head)
         self._actions.append(Publish(head))
-        while self._due and self._due[0][0] <= head:
-            action = self._due.popleft()[1]
+        for action in due:
             if isinstance(action, CancelRun):
                 run = self._running(action.run_id)
                 if run is None:
@@ -350,7 +376,7 @@ class SessionMachine:
             self._actions.append(action)
         self._start_next()
         run = self._active
-        if run is not None and run.paused and self._flying_bytes < self._settings.pause_bytes // 4:
+        if run is not None and run.paused and self._writing.flying < self._resume_bytes:
             run.paused = False
             self._actions.append(ResumeRun(run.run_id))
         return self._answer()
@@ -365,14 +391,10 @@ class SessionMachine:
             for pending in self._active.pending.values():
                 actions.append(Resolve(pending.token, Rejected("session_io")))
             actions.append(CancelRun(self._active.run_id))
-        actions.extend(
-            Resolve(action.token, Rejected("session_io"))
-            for _, action in self._due
-            if isinstance(action, Resolve)
-        )
-        self._due.clear()
+        actions += [
+            Resolve(waited.token, Rejected("session_io")) for waited in self._writing.abandon()
+        ]
         self._queue.clear()
-        self._lines.clear()
         self._actions.clear()
         self._active = None
         return [*actions, Fail(data.Error.of(code, message))]
@@ -395,22 +417,13 @@ class SessionMachine:
         run = self._active
         return run if run is not None and run.run_id == run_id else None
 
-    def _repeated(
-        self,
-        asker: int,
-        request_id: str,
-        known: Claim,
-        kind: str,
-        digest: bytes,
-        run: Claim | None = None,
-    ) -> list[SessionAction]:
-        """The same request again: what it led to, or a conflict (I10)."""
-        if known.kind != kind or known.digest != digest[:16]:
-            return [_conflict(asker, Ids(request_id))]
-        claim = run or known
-        accepted = claim.accepted if run is None and claim.accepted <= self.durable else 0
-        done = claim.done if claim.done <= self.durable else 0
-        return [Known(asker, request_id, claim.run, accepted, done)]
+    def _tell_end(self, item: CancelAsked, claim: Claim) -> None:
+        """A cancel of a run that is over is answered by its end, once that is durable (I8)."""
+        known = Known(item.asker, item.request_id, item.run_id, 0, claim.done)
+        if claim.done <= self.durable:
+            self._actions.append(known)
+        else:
+            self._writing.then(known)
 
     def _start_next(self) -> None:
         if self._active is not None or not self._queue or self.state != "ready":
@@ -419,28 +432,14 @@ class SessionMachine:
             return
         run = self._active = self._queue.popleft()
         run.state = "running"
-        item = run.item
-        later = {item.request_id, *(waiting.item.request_id for waiting in self._queue)}
-        history = [said for said in self.ledger.history() if said.request_id not in later]
-        workspace = item.workspace or self._settings.workspace
-        request = RunRequest(
-            key=self.key,
-            run=run.run_id,
-            request_id=item.request_id,
-            text=item.text,
-            owner=item.owner,
-            cwd=item.cwd or self.ledger.cwd or workspace,
-            workspace=workspace,
-            event=item.event,
-            interrupted=self.ledger.interrupted,
-            history=history,
-        )
+        later = {waiting.item.request_id for waiting in self._queue}
+        request = request_of(self.key, run, self.ledger, self.settings.workspace, later)
         self._actions.append(StartRun(request))
 
     def _started(self, run: Run, model: str | None) -> None:
         run.started = True
         name = None if model is None else mend_text(model[:256])[0]
-        self._append(data.Started(name), Ids(run.item.request_id, run.run_id))
+        self._writing.append(data.Started(name), Ids(run.item.request_id, run.run_id))
 
     def _delta(self, run: Run, ids: Ids, text: str) -> None:
         if run.listener is None or run.state != "running":
@@ -451,36 +450,24 @@ class SessionMachine:
     def _say(self, ids: Ids, role: str, text: str) -> None:
         messages, mended = messages_of(role, text)
         for message in messages:
-            self._append(message, ids, Beside(mended=True) if mended else None)
+            self._writing.append(message, ids, Beside(mended=True) if mended else None)
             self.ledger.message(ids.request_id or "", ids.run_id or "", message)
 
     def _finish(self, run_id: str, ids: Ids, status: RunStatus, why: str | None) -> None:
         error = None
         if why is not None:
             error = data.Error.of(Code.INTERNAL, mend_text(why[:MAX_REASON])[0])
-        seq = self._append(data.Done(status, error), ids)
+        seq = self._writing.append(data.Done(status, error), ids)
         self.ledger.done(seq, run_id, status)
 
     def _close_calls(self, run_id: str, ids: Ids) -> None:
         open_run = self.ledger.unfinished.get(run_id)
         for call_id, name in list(open_run.calls.items()) if open_run is not None else ():
             tool = data.Tool(call_id, name, "interrupted")
-            self._append(tool, ids)
+            self._writing.append(tool, ids)
             self.ledger.tool(run_id, tool)
 
     # Commands
-
-    def _why_not(self, run: Run, command: Command) -> str | None:
-        """Why this command cannot be put to the origin, or None."""
-        if run.origin is None:
-            return "origin_lost"
-        if isinstance(command, Invoke) and not run.item.invokes:
-            return "the origin lacks the capability invoke"
-        if not isinstance(command, Notify) and not run.item.answers:
-            return "the origin lacks the capability command_result"
-        if len(run.pending) >= self._settings.max_pending_commands:
-            return "limit_exceeded"
-        return None
 
     def _resolve_all(self, run: Run, reason: str) -> None:
         for pending in list(run.pending.values()):
@@ -489,61 +476,24 @@ class SessionMachine:
     def _resolve(self, run: Run, pending: Pending, result: Result, reason: str | None) -> None:
         """End a command: a fact first, then the answer to the run."""
         del run.pending[pending.command_id]
-        expired = reason == "expired"
-        self._resolutions.note(
-            pending.command_id, Resolved(run.item.asker, digest_of(result), expired)
-        )
-        state = {Approved: "accepted", Rejected: "rejected"}.get(type(result), "value")
-        fact = data.CommandResolved(
-            pending.command_id,
-            pending.effect_id,
-            state,
-            msgspec.UNSET if reason is None else reason,
-        )
-        self._append(fact, Ids(run.item.request_id, run.run_id))
-        self._due.append((self.head, Resolve(pending.token, result)))
-
-    def _late(self, item: AnswerGiven, resolved: Resolved) -> list[SessionAction]:
-        if resolved.origin != item.asker:
-            message = "only the attachment that the command was sent to may answer it"
-            return [Refuse.of(item.asker, Code.FORBIDDEN, message, item.ids)]
-        if resolved.expired:
-            return [Refuse.of(item.asker, Code.UNKNOWN_COMMAND, "it has expired", item.ids)]
-        if digest_of(item.result) != resolved.digest:
-            message = "it was resolved already, in another way"
-            return [Refuse.of(item.asker, Code.COMMAND_CONFLICT, message, item.ids)]
-        return []
-
-    # Facts
-
-    def _append(self, content: data.Data, ids: Ids, beside: Beside | None = None) -> int:
-        seq = self.head + 1
-        line = encode_line(content, ids, seq=seq, wall=self._wall(), beside=beside)
-        self.head = seq
-        self._lines.append(line)
-        return seq
+        self._resolutions.note(run.item.asker, pending, result, reason)
+        ids = Ids(run.item.request_id, run.run_id)
+        self._writing.append(fact_of(pending, result, reason), ids)
+        self._writing.then(Resolve(pending.token, result))
 
     def _answer(self) -> list[SessionAction]:
         """The actions that came together, lines to be appended first."""
         actions, self._actions = self._actions, []
-        if self._lines:
-            lines, self._lines = self._lines, []
-            size = sum(map(len, lines))
-            self._flying.append((self.head, size))
-            self._flying_bytes += size
-            actions.append(Append(self.head - len(lines) + 1, lines))
+        group = self._writing.group()
+        if group is not None:
+            actions.append(group)
             run = self._active
             if (
                 run is not None
                 and not run.paused
                 and run.state == "running"
-                and self._flying_bytes > self._settings.pause_bytes
+                and self._writing.flying > self.settings.pause_bytes
             ):
                 run.paused = True
                 actions.append(PauseRun(run.run_id))
         return actions
-
-
-def _conflict(asker: int, ids: Ids) -> Refuse:
-    message = "the request_id was used for another request"
-    return Refuse.of(asker, Code.REQUEST_CONFLICT, message, ids)

@@ -9,17 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET
 
-from cortextx.core import exchange
-from cortextx.core.exchange import Event, Failure, RunDone
-from cortextx.core.jsontext import encode
-from cortextx.errors import LocalProtocolError, RemoteProtocolError
+from cortextx.core.exchange import Scope
 from cortextx.interaction import data, flat, v1
-from cortextx.interaction.claims import claim
 from cortextx.interaction.data import Error
 from cortextx.interaction.faults import Code, FrameFault, IllegalFrame, too_long
-from cortextx.interaction.names import v2_identifier, v2_name
+from cortextx.interaction.names import v2_identifier
 from cortextx.interaction.slave.actions import (
     AnswerGiven,
     CancelAsked,
@@ -41,12 +37,23 @@ from cortextx.interaction.slave.actions import (
     Told,
 )
 from cortextx.interaction.slave.attachments import Walk
-from cortextx.interaction.slave.connection import DEFAULT_SPACE, PAGE_BYTES, SLOW_SECONDS
-from cortextx.interaction.slave.lines import Ids, data_of, read_line
-from cortextx.interfaces.sessions import AttachClaim, Denied, IPeerPolicy, Mode, Peer, SessionKey
+from cortextx.interaction.slave.connection import SLOW_SECONDS
+from cortextx.interaction.slave.lines import Ids, read_line
+from cortextx.interaction.slave.outbound import PAGE_BYTES
+from cortextx.interaction.slave.v1_lines import V1Lines, errno_of
+from cortextx.interaction.slave.v1_requests import (
+    LOOKS,
+    RUNS,
+    attach_claim,
+    cancel_asked,
+    input_asked,
+)
+from cortextx.interfaces.sessions import AttachClaim, Denied, Granted, IPeerPolicy, Peer, SessionKey
 
-MAX_BYTES = 1 << 20
+MAX_BYTES = 524_288
 MAX_LINES = 256
+MAX_COMPLAINTS = 32
+"""Faults of further lines that a client is told of; then nothing more is taken from it."""
 FindRun = Callable[[str, str, Peer], SessionKey | None]
 """The session that has a run, as far as sessions that are open know: (agent, run, peer)."""
 
@@ -68,6 +75,7 @@ class V1Connection:
     ) -> None:
         self.is_paused = False
         self.is_closing = False
+        self._is_closed = False
         self._peer = peer
         self._policy = policy
         self._default_agent = default_agent
@@ -79,6 +87,7 @@ class V1Connection:
         self._joined = False
         self._muted = False
         self._request: v1.Request | None = None
+        self._lines: V1Lines | None = None
         self._key: SessionKey | None = None
         self._claim: AttachClaim | None = None
         self._generation = policy.generation
@@ -87,6 +96,8 @@ class V1Connection:
         self._first = 1
         self._head = 0
         self._end_at: int | None = None
+        self._over: Sequence[int] = ()  # where the answer to a request stands that is over
+        self._complaints = 0
         self._ready: list[bytes] = []
         self._paused_since: float | None = None
         self._actions: list[ConnectionAction] = []
@@ -102,22 +113,22 @@ class V1Connection:
         """The one request of this connection."""
         if isinstance(request, flat.Ping):
             self._ready.append(flat.PONG)
-            self._finish()
+            self.is_closing = True
             return self._answer()
         if isinstance(request, flat.Send | flat.Resume | flat.Status | flat.Cancel):
             try:
                 request = flat.as_request(request, self._fresh_id)
             except IllegalFrame:
                 self._ready.append(v1.answer_fault(FrameFault("$", "shorter names"), "flat"))
-                self._finish()
+                self.is_closing = True
                 return self._answer()
         self._request = request
+        self._lines = V1Lines(request, self._form)
         match request:
             case v1.Input():
-                scope: exchange.Scope = request.scope
-                self._join(self._agent(request), scope, request.session, "interact", {"input"})
+                self._join(self._agent(request), request.scope, request.session, RUNS)
             case v1.Resume() | v1.Status():
-                self._join(self._agent(request), "private", request.session, "observe", {"observe"})
+                self._join(self._agent(request), "private", request.session, LOOKS)
             case v1.Cancel():
                 self._join_run(self._agent(request), request.run)
             case v1.CommandResult():
@@ -139,7 +150,9 @@ class V1Connection:
             self._complain("a connection carries one request, and results of its commands")
         elif given.request_id != request.request_id or given.session != request.session:
             self._complain("expected the request_id and session of this stream")
-        else:
+        elif not self._may("command_result"):
+            self._complain("no rule lets you answer commands", "EACCES")
+        elif self._still_allowed():
             command_id = v2_identifier(given.command_id)
             ids = Ids(self._ids.request_id, self._ids.run_id, command_id)
             self._deliver(AnswerGiven(self._asker, ids, given.result))
@@ -160,7 +173,7 @@ class V1Connection:
     def peer_lost(self, reason: str = "") -> list[ConnectionAction]:
         """The connection is gone; the run goes on."""
         self._leave()
-        self.is_closing = True
+        self.is_closing = self._is_closed = True
         self._actions.append(Close(reason, abort=True))
         return self._answer()
 
@@ -171,14 +184,17 @@ class V1Connection:
     ) -> list[ConnectionAction]:
         """The session is there, with these facts."""
         self._first, self._head = first, head
-        request = self._request
+        request, key, wanted = self._request, self._key, self._claim
+        assert key is not None and wanted is not None
         match request:
             case v1.Input():
-                self._deliver(self._input(request))
+                self._ids = Ids(v2_identifier(request.request_id))
+                item = input_asked(request, asker, key, self._peer, wanted.capabilities)
+                self._deliver(item)
                 if self._muted:
                     self._actions.append(Mute(self._asker))
             case v1.Cancel():
-                self._deliver(self._cancel(request))
+                self._deliver(cancel_asked(request, asker, key, self._peer))
             case v1.Status():
                 self._deliver(StatusAsked(asker, v2_identifier(request.request_id)))
             case v1.Resume():
@@ -202,11 +218,16 @@ class V1Connection:
     def page_read(self, asker: int, facts: Facts, now: float) -> list[ConnectionAction]:
         """What was asked for by ReadPage."""
         walk = self._walk
-        if walk is None or self.is_closing:
-            return []
+        if walk is None or self.is_closing or not self._still_allowed():
+            return self._answer()
         gap = None
+        if self._over and facts.first > self._over[-1]:
+            # It was retained when it was asked for; what it came to was carried on (I38).
+            self._walk = None
+            self._actions.append(Fetch(self._asker, self._over))
+            return self._answer()
         if facts.lines and facts.first > walk.read + 1:
-            gap = self._gap(walk.read + 1, facts.first - 1)
+            gap = self._said().gap(walk.read + 1, facts.first - 1)
         frames: list[bytes] = []
         seqs: list[int] = []
         for seq, line in enumerate(facts.lines, facts.first):
@@ -225,17 +246,17 @@ class V1Connection:
 
     def fetched(self, asker: int, facts: Facts) -> list[ConnectionAction]:
         """What was asked for by Fetch: the answer to a request that is over."""
+        if self.is_closing or not self._still_allowed():
+            return self._answer()
         for line in facts.lines:
-            frame = self._frame(line, read_line(line).session_seq)
-            if frame is not None:
-                self._ready.append(frame)
-        self._finish()
+            self._put(self._frame(line, read_line(line).session_seq))
+        self.is_closing = True
         return self._answer()
 
     def told(self, told: Told, now: float) -> list[ConnectionAction]:
         """The session says something to this stream."""
-        if self.is_closing:
-            return []
+        if self.is_closing or not self._still_allowed():
+            return self._answer()
         match told:
             case Claimed():
                 self._ids = Ids(told.request_id, told.run_id)
@@ -262,7 +283,8 @@ class V1Connection:
         """All was written that could be."""
         self._read_on()
         waits = self._ready or (self._walk is not None and self._walk.has_output)
-        if self.is_closing and not waits:
+        if self.is_closing and not waits and not self._is_closed:
+            self._is_closed = True
             self._leave()
             self._actions.append(Close("the stream is complete"))
         return self._answer()
@@ -289,92 +311,41 @@ class V1Connection:
         return self._default_agent if request.agent is UNSET else str(request.agent)
 
     def _join(
-        self, agent: str, scope: exchange.Scope, session: str, mode: Mode, can: set[str]
+        self, agent: str, scope: Scope, session: str, choices: Sequence[frozenset[str]]
     ) -> None:
-        capabilities = can | (
-            {"command_result", "invoke", "observe"} if mode == "interact" else set()
-        )
-        wanted = AttachClaim(
-            agent=agent,
-            scope=scope,
-            session=v2_name(session),
-            mode=mode,
-            capabilities=frozenset(capabilities),
-            space=DEFAULT_SPACE if scope == "shared" else None,
-        )
-        verdict = self._policy.judge(self._peer, wanted)
-        if isinstance(verdict, Denied):
-            self._refuse(Error(verdict.code, verdict.message, False))
-            return
-        self._claim = wanted
-        self._open(verdict.key)
+        denied: Denied | None = None
+        for capabilities in choices:
+            wanted = attach_claim(agent, scope, session, capabilities)
+            verdict = self._policy.judge(self._peer, wanted)
+            if isinstance(verdict, Granted):
+                self._open(wanted, verdict.key)
+                return
+            denied = denied or verdict
+        assert denied is not None
+        self._refuse(Error(denied.code, denied.message, False))
 
     def _join_run(self, agent: str, run: str) -> None:
         key = self._find_run(agent, run, self._peer)
-        if key is None:
-            message = "no session that is open has such a run"
-            self._refuse(Error.of(Code.UNKNOWN_RUN, message))
-            return
-        wanted = AttachClaim(
-            agent=agent,
-            scope=key.scope,
-            session=key.session,
-            mode="interact",
-            capabilities=frozenset({"input", "cancel"}),
-            space=key.space,
-        )
-        verdict = self._policy.judge(self._peer, wanted)
-        if isinstance(verdict, Denied) or verdict.key != key:
-            self._refuse(Error.of(Code.UNKNOWN_RUN, "no session that is open has such a run"))
-            return
-        self._claim = wanted
-        self._open(key)
+        if key is not None:
+            wanted = AttachClaim(
+                agent=agent,
+                scope=key.scope,
+                session=key.session,
+                mode="interact",
+                capabilities=frozenset({"input", "cancel"}),
+                space=key.space,
+            )
+            verdict = self._policy.judge(self._peer, wanted)
+            if isinstance(verdict, Granted) and verdict.key == key:
+                self._open(wanted, key)
+                return
+        self._refuse(Error.of(Code.UNKNOWN_RUN, "no session that is open has such a run"))
 
-    def _open(self, key: SessionKey) -> None:
+    def _open(self, wanted: AttachClaim, key: SessionKey) -> None:
+        self._claim = wanted
         self._key = key
         self._joined = True
         self._actions.append(OpenSession(self._asker, key))
-
-    def _input(self, request: v1.Input) -> InputAsked:
-        assert self._key is not None
-        self._ids = Ids(v2_identifier(request.request_id))
-        event = request.event
-        absent = not isinstance(event, Raw) or bytes(event).strip() == b"null"
-        said: dict[str, object] = {"text": request.input, "workspace": request.workspace}
-        if not absent:
-            said["event"] = event
-        owner = self._key.owner if self._key.owner is not None else self._peer.uid
-        return InputAsked(
-            asker=self._asker,
-            request_id=self._ids.request_id or "",
-            claim=claim(
-                "input",
-                session=self._key.session,
-                scope=self._key.scope,
-                cwd=request.cwd,
-                data=encode(said),
-            ),
-            text=request.input,
-            owner=owner,
-            uid=self._peer.uid,
-            origin=request.origin,
-            event=None if absent else event.copy(),  # type: ignore[union-attr]
-            cwd=request.cwd,
-            workspace=request.workspace,
-        )
-
-    def _cancel(self, request: v1.Cancel) -> CancelAsked:
-        assert self._key is not None
-        digest = claim(
-            "cancel",
-            session=self._key.session,
-            scope=self._key.scope,
-            cwd=None,
-            data=b"{}",
-            run=request.run,
-        )
-        request_id = v2_identifier(request.request_id)
-        return CancelAsked(self._asker, request_id, request.run, digest, self._peer.uid)
 
     def _resume(self, request: v1.Resume) -> None:
         after = request.after or "0"
@@ -409,10 +380,11 @@ class V1Connection:
             known.request_id if isinstance(self._request, v1.Input) else None, known.run_id
         )
         retained = known.accepted >= self._first
+        seqs = [seq for seq in (known.accepted, known.done) if seq]
+        self._over = seqs if known.done else ()
         if isinstance(self._request, v1.Input) and (retained or not known.accepted):
             self._walk_from(known.accepted - 1 if known.accepted else self._head)
         elif known.done:
-            seqs = [seq for seq in (known.accepted, known.done) if seq]
             self._actions.append(Fetch(self._asker, seqs))
         else:
             self._walk_from(self._head)
@@ -437,68 +409,12 @@ class V1Connection:
 
     def _frame(self, text: bytes, seq: int) -> bytes | None:
         """The event line of a fact, or None if this stream does not have it."""
-        line = read_line(text)
-        if not self._is_mine(line.correlation):
-            return None
-        try:
-            content = data_of(text)
-        except RemoteProtocolError:
-            return None
-        event = self._event(content, line.correlation)
-        return None if event is None else self._encode(event, seq)
+        ids = read_line(text).correlation
+        return self._said().fact(text, seq, ids) if self._is_mine(ids) else None
 
-    def _event(self, content: data.Data | data.Opaque, ids: Ids) -> Event | None:
-        request = self._request
-        assert request is not None
-        request_id, run = request.request_id, ids.run_id or self._ids.run_id or "-"
-        if isinstance(request, v1.Cancel):
-            return self._done(content, run) if isinstance(content, data.Done) else None
-        session = getattr(request, "session", "-")
-        match content:
-            case data.Accepted():
-                return exchange.RunAccepted(request_id, session, run)
-            case data.Started(model=model):
-                return exchange.RunStarted(request_id, run, model)
-            case data.Delta(text=text):
-                return exchange.Delta(request_id, run, text)
-            case data.Message(role=role, text=text):
-                if role == "user" and isinstance(request, v1.Input):
-                    return None  # I37
-                return exchange.Message(request_id, run, role, text)
-            case data.Tool(call_id=call_id, name=name, state=state):
-                return exchange.ToolCall(request_id, run, call_id, name, state)
-            case data.Command(command=command):
-                return exchange.CommandIssued(request_id, run, ids.command_id or "-", command)
-            case data.SessionState(status=status, phase=phase, step=step):
-                return exchange.SessionStatus(request_id, session, status, phase, step)
-            case data.Done():
-                return self._done(content, run)
-        return None
-
-    def _done(self, done: data.Done, run: str) -> Event:
-        assert self._request is not None
-        request_id = self._request.request_id
-        if done.error is not None and isinstance(self._request, v1.Input):
-            return Failure(
-                request_id, run=run, code="EIO", message=done.error.message, retryable=False
-            )
-        return RunDone(request_id, run, done.status)
-
-    def _encode(self, event: Event, seq: int | None = None) -> bytes:
-        forms: Sequence[v1.Form] = (self._form, "framed", "flat")
-        for form in forms:
-            try:
-                return v1.encode_event(event, form, seq)
-            except LocalProtocolError:
-                continue
-        raise LocalProtocolError("an event fits no frame")
-
-    def _gap(self, first: int, last: int) -> bytes:
-        assert self._request is not None
-        message = f"events {first} to {last} are not retained"
-        return self._encode(
-            Failure(self._request.request_id, code="ERANGE", message=message, retryable=True)
-        )
+    def _said(self) -> V1Lines:
+        assert self._lines
+        return self._lines
 
     def _send(self, told: Send) -> None:
         content = told.content
@@ -509,42 +425,59 @@ class V1Connection:
                     if self._walk is not None and self._walk.read >= content.head:
                         self.is_closing = True
                 return
-            event = self._event(content, told.ids)
-            if event is not None:
-                self._ready.append(self._encode(event))
-            self._finish()
+            self._put(self._said().live(content, told.ids))
+            self.is_closing = True
             return
-        event = self._event(content, told.ids)
-        if event is None or self._walk is None:
-            return
-        self._walk.put_live(self._encode(event), told.behind, told.droppable)
+        line = self._said().live(content, told.ids)
+        if line is not None and self._walk is not None:
+            self._walk.put_live(line, told.behind, told.droppable)
 
     def _refused(self, told: Refuse) -> None:
         if told.ids.command_id is not None:
-            self._complain(told.error.message, _errno(told.error.code))
+            self._complain(told.error.message, errno_of(told.error.code))
         else:
             self._refuse(told.error, told.errno)
 
     def _refuse(self, error: Error, errno: str | None = None) -> None:
         """The request ends with an error."""
-        assert self._request is not None
-        code = errno or _errno(error.code)
-        failure = Failure(
-            self._request.request_id, code=code, message=error.message, retryable=False
-        )
-        self._ready.append(self._encode(failure))
-        self._finish()
+        self._put(self._said().failure(errno or errno_of(error.code), error.message, ends=True))
+        self.is_closing = True
 
     def _complain(self, message: str, code: str = "EINVAL") -> None:
         """Something that came later is wrong; it does not end the stream."""
-        if self._request is not None:
-            failure = Failure(self._request.request_id, code=code, message=message, retryable=True)
-            self._ready.append(self._encode(failure))
+        if self._request is None or self._complaints > MAX_COMPLAINTS:
+            return
+        self._complaints += 1
+        if self._complaints > MAX_COMPLAINTS:
+            message = f"{message}; too many lines were wrong, and nothing more is taken"
+        self._put(self._said().failure(code, message, ends=False))
+        if self._complaints > MAX_COMPLAINTS and not self._muted:
+            self._muted = True
+            if self._joined:
+                self._actions.append(Mute(self._asker))
 
     # Inside
 
-    def _finish(self) -> None:
-        self.is_closing = True
+    def _may(self, capability: str) -> bool:
+        return self._claim is not None and capability in self._claim.capabilities
+
+    def _still_allowed(self) -> bool:
+        """Ask the rules again if they changed (I15); if it is over, the stream ends."""
+        if self._generation == self._policy.generation or self._claim is None:
+            return True
+        verdict = self._policy.judge(self._peer, self._claim)
+        if not isinstance(verdict, Denied) and verdict.key == self._key:
+            self._generation = self._policy.generation
+            return True
+        if self._walk is not None:
+            self._walk.drop()
+        self._ready.clear()
+        self._refuse(Error.of(Code.FORBIDDEN, "the rules have changed"))
+        return False
+
+    def _put(self, line: bytes | None) -> None:
+        if line is not None:
+            self._ready.append(line)
 
     def _read_on(self) -> None:
         if self._walk is None or self.is_closing:
@@ -565,10 +498,3 @@ class V1Connection:
     def _answer(self) -> list[ConnectionAction]:
         actions, self._actions = self._actions, []
         return actions
-
-
-def _errno(code: str) -> str:
-    try:
-        return Code(code).errno
-    except ValueError:
-        return "EINVAL"

@@ -123,10 +123,10 @@ class Link:
                 self.out.append(sent)
                 if self.stuck:
                     self.machine.paused(self.hub.now)
+            if self.closed is not None:
+                break
             self._todo.extend(self.machine.output_sent(self.hub.now))
             if not self._todo and not wrote:
-                break
-            if self.closed is not None and not self._todo:
                 break
         self._busy = False
 

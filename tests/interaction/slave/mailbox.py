@@ -28,7 +28,7 @@ WALL = 1_700_000_000_000_000
 
 
 class Mailbox:
-    """Drives a machine. What it appends is durable at once, unless `holds`."""
+    """Drives a machine. What it appends is durable at once, unless `holds`; runs start at once."""
 
     def __init__(self, log: Iterable[bytes] = (), holds: bool = False, **settings: float) -> None:
         self.log = list(log)
@@ -52,6 +52,8 @@ class Mailbox:
             self.actions.append(action)
             if isinstance(action, ClearRuns):
                 todo.extend(self.machine.cleared())
+            elif isinstance(action, StartRun):
+                todo.extend(self.machine.run_started(action.request.run, None))
             elif isinstance(action, Append):
                 self.held.append(action)
                 if not self.holds:

@@ -111,6 +111,7 @@ class AttachTests(SynchronousTestCase):
 
     def test_frames_for_no_attachment_are_told(self) -> None:
         """unknown_attachment, with the ids that were sent."""
+        self.master.read()
         (error,) = self.master.input("r1", attachment="zz")
         self.assertEqual(kinds([error]), ["unknown_attachment"])
         self.assertEqual(error.correlation, Correlation("c", "zz", "r1"))

@@ -9,9 +9,12 @@ from msgspec import Raw
 from twisted.trial.unittest import SynchronousTestCase
 
 from cortextx.core.exchange import Delta, Message, Notify, Origin, RequestApproval, ToolCall
+from cortextx.errors import LocalProtocolError
 from cortextx.interaction import data, v2
 from cortextx.interaction.correlation import Correlation
+from cortextx.interaction.slave.ledger import Ledger
 from cortextx.interaction.slave.lines import (
+    MAX_FACT_BYTES,
     Beside,
     Ids,
     data_of,
@@ -20,7 +23,7 @@ from cortextx.interaction.slave.lines import (
     tail_of,
     timestamp,
 )
-from tests.interaction.slave.mailbox import WALL, Mailbox
+from tests.interaction.slave.mailbox import WALL, Mailbox, an_input
 from tests.interaction.slave.rebuild import rebuild
 
 IDS = Ids("r1", "run-1")
@@ -78,6 +81,30 @@ class LineTests(SynchronousTestCase):
                 self.assertEqual(members, sent)
                 self.assertEqual(read_line(line).session_seq, seq)
                 self.assertEqual(data_of(line), content)
+
+    def test_a_fact_that_is_no_frame_for_some_attachment_is_not_written(self) -> None:
+        """A fact that just fits is a frame under the longest ids; a longer one is refused."""
+        longest = '"' * 128
+        fits = ""
+        for size in range(MAX_FACT_BYTES - 400, MAX_FACT_BYTES):
+            content = data.Message("assistant", "x" * size)
+            try:
+                line = encode_line(content, IDS, seq=1, wall=WALL)
+            except LocalProtocolError:
+                break
+            fits = v2.decode(v2.addressed(tail_of(line), longest, longest)).kind
+        self.assertEqual(fits, "event")
+        self.assertLess(size, MAX_FACT_BYTES - 1)
+
+    def test_no_line_is_made_of_ids_or_kinds_that_no_frame_has(self) -> None:
+        """A run's fact without its run, odd ids, or a kind that is never durable."""
+        for content, ids in (
+            (data.Done("completed"), Ids("r1")),
+            (data.Started(None), Ids("", "run")),
+            (data.Detach(), Ids()),
+        ):
+            with self.assertRaises(LocalProtocolError):
+                encode_line(content, ids, seq=1, wall=WALL)
 
     def test_any_order_of_members_is_read_and_x_is_never_sent(self) -> None:
         """A line in another form makes the same frame, without its x."""
@@ -146,3 +173,37 @@ class AloneTests(SynchronousTestCase):
             for _, kind, text in new:
                 self.assertIn("interrupted", text, kind)
             self.assertEqual(Mailbox(again.log).log, again.log)  # recovery is done once
+
+    def test_what_retention_carried_on_is_older_than_what_it_stands_in_I38(self) -> None:
+        """A carried claim is known; its directory and its end are not taken for the newest."""
+        box = Mailbox()
+        for n, (cwd, status) in enumerate((("/old", "interrupted"), ("/new", "completed"))):
+            box.do(box.machine.input_asked(an_input(f"r{n}", cwd=cwd)))
+            box.end(box.started()[-1], status)
+        old, newest = box.log[:4], box.log[4:]
+        carrying = newest[-1][:-1] + b',"x":{"carried":[%s,%s]}}' % (old[0], old[-1])
+        ledger = Ledger()
+        for line in (*newest[:-1], carrying):
+            ledger.line_read(line)
+        self.assertEqual((ledger.cwd, ledger.interrupted), ("/new", False))
+        claim = ledger.claim("r0")
+        assert claim is not None
+        self.assertEqual((claim.accepted, claim.done), (1, 4))
+        self.assertEqual(ledger.unfinished, {})
+
+    def test_a_claim_that_was_carried_beyond_its_end_is_finished_I38(self) -> None:
+        """Retention may put an `accepted` into a line behind the `done` of its run: that
+        run is not ended once more."""
+        box = Mailbox()
+        for request in ("r0", "r1"):
+            box.input(request)
+            box.end(box.started()[-1])
+        end, newest = box.log[3], box.log[4:]
+        carrying = newest[-1][:-1] + b',"x":{"carried":[%s]}}' % box.log[0]
+        ledger = Ledger()
+        for line in (end, *newest[:-1], carrying):
+            ledger.line_read(line)
+        claim = ledger.claim("r0")
+        assert claim is not None
+        self.assertEqual((claim.accepted, claim.done), (1, 4))
+        self.assertEqual(ledger.unfinished, {})

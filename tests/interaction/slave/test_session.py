@@ -23,6 +23,7 @@ from cortextx.interaction.faults import Code
 from cortextx.interaction.slave.actions import (
     Append,
     CancelRun,
+    Claimed,
     Fail,
     Known,
     PauseRun,
@@ -260,6 +261,25 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(codes(box.answer(run, f"{run}.1", effect="x")), ["command_conflict"])
         self.assertEqual(codes(box.answer(run, f"{run}.1", effect="effect")), [])
 
+    def test_a_resolved_command_is_the_same_only_with_its_effect_and_run(self) -> None:
+        """A late answer for another effect conflicts; for another run it names no command."""
+        box, run = self.begin()
+        box.answer(run, f"{run}.1", effect="effect")
+        self.assertEqual(codes(box.answer(run, f"{run}.1", effect="x")), ["command_conflict"])
+        self.assertEqual(codes(box.answer("run-x", f"{run}.1")), ["unknown_command"])
+        self.assertEqual(codes(box.answer(run, f"{run}.1", request_id="z")), ["unknown_command"])
+        self.assertEqual(box.answer(run, f"{run}.1", effect="effect"), [])
+
+    def test_an_effect_id_that_is_none_is_rejected_I40(self) -> None:
+        """The command fails closed, and the log decodes."""
+        for effect in ("", "x" * 129, "a\nb", "\ud800"):
+            box = Mailbox()
+            box.input()
+            (run,) = box.started()
+            box.ask(run, ASK, effect)
+            self.assertEqual([type(r) for r in self.resolved(box)], [Rejected], effect)
+            self.assertEqual(facts(box)[-1], "event:command:rejected")
+
     def test_a_lost_origin_fails_closed_I11(self) -> None:
         """What is pending is rejected, as is what comes later, and the run goes on."""
         box, run = self.begin()
@@ -347,7 +367,7 @@ class CancelTests(SynchronousTestCase):
         box = Mailbox()
         box.input("a")
         box.input("b")
-        queued = read_line(box.log[2]).correlation.run_id or ""
+        queued = read_line(box.log[3]).correlation.run_id or ""
         box.cancel(queued)
         self.assertEqual(facts(box)[-2:], ["status:active", "done:cancelled"])
         box.end(box.started()[0])
@@ -376,6 +396,26 @@ class CancelTests(SynchronousTestCase):
         self.assertEqual(codes(box.cancel("run-x", "c2")), ["unknown_run"])
         self.assertEqual(codes(box.cancel(run, "a")), ["request_conflict"])
         self.assertEqual(codes(box.input("c1")), ["request_conflict"])
+
+    def test_a_repeated_cancel_names_the_run_s_own_request_I8(self) -> None:
+        """So that a canceller who sees nothing else sees the end of what it cancels."""
+        box = Mailbox()
+        box.input("a")
+        (run,) = box.started()
+        for _ in range(2):
+            (told,) = [a for a in box.cancel(run, asker=7) if isinstance(a, Claimed | Known)]
+            self.assertEqual((told.request_id, told.run_id), ("a", run))
+
+    def test_a_cancel_of_a_run_whose_end_is_on_its_way_waits_for_it_I8(self) -> None:
+        """The answer comes once the end is durable, with its seq."""
+        box = Mailbox()
+        box.input("a")
+        (run,) = box.started()
+        box.holds = True
+        box.end(run)
+        self.assertEqual(only(box.cancel(run), Known), [])
+        (known,) = only(box.release(), Known)
+        self.assertEqual(known.done, len(box.log))
 
 
 class RecoveryTests(SynchronousTestCase):
@@ -410,3 +450,34 @@ class RecoveryTests(SynchronousTestCase):
         (known,) = only(again.input("a", "x"), Known)
         self.assertEqual((known.accepted, known.done), (1, len(again.log)))
         self.assertEqual(again.started(), [])
+
+    def test_a_run_is_told_of_the_crash_until_one_completes_B26(self) -> None:
+        """A run that was cancelled before it did anything does not hide the crash."""
+        box = Mailbox()
+        box.input("a")
+        again = Mailbox(box.log)
+        again.input("b")
+        again.cancel(again.started()[0])
+        again.end(again.started()[0], "cancelled")
+        again.input("c")
+        self.assertTrue(only(again.actions, StartRun)[1].request.interrupted)
+        third = Mailbox(again.log)
+        third.input("d")
+        self.assertTrue(only(third.actions, StartRun)[0].request.interrupted)
+
+
+class FailedTests(SynchronousTestCase):
+    """After the log took no more (I13)."""
+
+    def test_whatever_is_asked_is_refused_and_nothing_is_written(self) -> None:
+        """Inputs, cancels and answers get session_io."""
+        box = Mailbox()
+        box.input()
+        (run,) = box.started()
+        box.ask(run, ASK)
+        box.do(box.machine.append_failed(Code.SESSION_IO, "full"))
+        before = list(box.log)
+        asked = [*box.input("r2"), *box.cancel(run), *box.answer(run, f"{run}.1")]
+        self.assertEqual(codes(asked), ["session_io"] * 3)
+        box.end(run)
+        self.assertEqual(box.log, before)

@@ -99,20 +99,22 @@ class WalkTests(SynchronousTestCase):
             page = facts(after + 1, min(lines, 50 - after))
             walk.page_read(page, [], [], None)
             walk.take(1000)
-        self.assertEqual((walk.position, walk.acked), (50, 50))
+        self.assertEqual((walk.position, walk.is_full), (50, False))
 
     def test_taken_whole_or_byte_by_byte_it_is_the_same(self) -> None:
         """`room` changes the pieces, not the stream."""
         streams = []
         for room in (1, 35, 10_000):
             walk = self.walk(window=None)
+            walk.put_live(b"<after 9>", 9, droppable=False)
             stream = b""
             while self.read(walk) or walk.has_output:
                 stream += walk.take(room)
             streams.append(stream)
         self.assertEqual(streams[0], streams[1])
         self.assertEqual(streams[0], streams[2])
-        self.assertEqual(len(streams[0]), 1000)
+        self.assertEqual(streams[0].find(b"<after 9>"), 90)
+        self.assertEqual(len(streams[0]), 1009)
 
 
 class HeadToLiveTests(SynchronousTestCase):

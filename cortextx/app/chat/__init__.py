@@ -1,0 +1,1 @@
+"""`cortextx chat` behind its options: the conversation, a pipe, a terminal."""

@@ -1,0 +1,1 @@
+"""The side of a frontend: a client for sessions, in both versions of the ABI."""
