@@ -164,3 +164,18 @@ class SessionRefused(CortexError):
 
 class SlaveUnavailable(CortexError):
     """There is no slave to talk to, or none that may be trusted with the user's words."""
+
+
+def in_words(error: BaseException | None) -> str:
+    """What an error says, for logs; its class where it says nothing, as a cancellation does.
+
+    Where only its cause says something, the cause is told too.
+    """
+    if error is None:
+        return "no error"
+    said = str(error).strip()
+    if said:
+        return said
+    name = type(error).__name__
+    cause = error.__cause__ or error.__context__
+    return name if cause is None else f"{name} ({in_words(cause)})"

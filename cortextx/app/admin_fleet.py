@@ -5,10 +5,13 @@ Whoever may use the admin socket is called `local` in records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated, Any
 
-from msgspec import Meta
+import msgspec
+from msgspec import Meta, Struct
 
 from cortextx.app.admin import _Args, _Name, _Time, enrolled, find_host
 from cortextx.app.linesocket import Op, OpError, Rows, arguments
@@ -21,10 +24,11 @@ from cortextx.fleet.server.rows import (
     gap_row,
     layer_row,
     micros,
+    moment,
     probe_row,
 )
 from cortextx.fleet.server.service import FleetServer
-from cortextx.interfaces.fleet import EntryFilter
+from cortextx.interfaces.fleet import EntryFilter, StoredEntry
 from cortextx.interfaces.fleet_records import ConfigScope
 
 ACTOR = "local"
@@ -188,6 +192,8 @@ class FleetOps:
             own = EntryFilter(hosts=(host_id,), sources=("custom:cortextx",))
             said = await fleet.store.search(own, REPORTS)
             row = config_row(shown, record, await store.groups_of(host_id))
+            of_configs = await fleet.store.search(replace(own, text="configuration"), REPORTS)
+            row["at_host"] = standing_said(of_configs.entries)
             await rows([{**row, "reports": [entry_row(entry) for entry in said.entries]}])
             return {}
         layers = await store.configs()
@@ -265,3 +271,28 @@ def _scope(host: str | None, group: str | None) -> tuple[ConfigScope, str]:
     if host is not None:
         return "host", host
     return ("all", "") if group is None else ("group", group)
+
+
+class _Config(Struct, frozen=True):
+    state: str
+    failed: str | None = None
+    effective: str | None = None
+    reason: str | None = None
+
+
+class _Said(Struct, frozen=True):
+    config: _Config
+
+
+class _Metadata(Struct, frozen=True):
+    cortextx: _Said
+
+
+def standing_said(entries: Iterable[StoredEntry]) -> dict[str, Any] | None:
+    """How a host's config stands there, by the first of its own reports, the newest before
+    the others, that tells of it (A58): its state, why, what failed and what is in effect."""
+    for entry in entries:
+        with suppress(msgspec.MsgspecError, RecursionError, UnicodeError):
+            found = msgspec.json.decode(entry.metadata or "", type=_Metadata).cortextx.config
+            return {"at": moment(entry.received_at), **msgspec.to_builtins(found)}
+    return None

@@ -17,10 +17,14 @@ from twisted.python.failure import Failure
 from cortextx.app.admin import _Args
 from cortextx.app.linesocket import Op, OpError, Rows, arguments
 from cortextx.fleet.server.service import FleetServer
-from cortextx.stores.sqlite_backup import BackupMade, backup
+from cortextx.stores.sqlite_backup import BackupMade, CopyDamaged, backup
 
 PROGRESS_SECONDS = 1.0
 """How often an answer says how far the copy is: one that takes long is not silent."""
+AFTER_DAMAGE = (
+    "`cortextx server verify` lists all that is wrong with the server's own database; keep the"
+    " backups from before, of which `cortextx server restore FILE` puts one in its place"
+)
 
 
 class BackupArgs(_Args, frozen=True):
@@ -91,6 +95,8 @@ class StoreOps:
             # A thread that still copies goes on until it asks; then it removes what it made.
             wanted = False
         made = came[0]
+        if isinstance(made, Failure) and isinstance(made.value, CopyDamaged):
+            raise OpError("damaged", str(made.value), AFTER_DAMAGE)
         if isinstance(made, Failure):
             made.raiseException()
         assert isinstance(made, BackupMade)

@@ -14,6 +14,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
 from twisted.python import usage
 
-from cortextx.app.agent_control import AgentOps
 from cortextx.app.config import blamed, load, state_dir
-from cortextx.app.linesocket import LineSocketService, OpError
 from cortextx.app.process import (
     keep_steady_time,
     misconfigured,
@@ -31,7 +30,14 @@ from cortextx.app.process import (
     tell_systemd,
     warn_if_slow,
 )
-from cortextx.app.spare import UNUSED, absent, give_back, share_one_heap
+from cortextx.app.spare import (
+    TLS,
+    absent,
+    give_back,
+    import_websocket,
+    share_one_heap,
+    sweep,
+)
 from cortextx.app.starting import SteppedService
 from cortextx.app.statedir import StateDir
 from cortextx.errors import ConfigError, CortexError
@@ -105,9 +111,11 @@ class Options(usage.Options):
             self["socket"] = socket_path(self["listen"], directory)
             if self["check"]:
                 from cortextx.fleet.agent.making import lacking
+                from cortextx.fleet.agent.runnable import check_runnable
 
                 directory.check()
                 check_available(settings, where, lacking())
+                check_runnable(settings, where)
                 files = IdentityFiles(directory.join("agent"))
                 identity = files.load()
                 server_pin(settings, identity, server_url(settings, identity, where), where)
@@ -129,12 +137,31 @@ def _of_the_server() -> list[type]:
 def makeService(options: Options, reactor: Any = None) -> AgentProcess:
     """The service; it opens nothing before it is started."""
     if reactor is None:
-        from twisted.internet import reactor
+        with absent(*_unneeded(options)):
+            from twisted.internet import endpoints as endpoints
+            from twisted.internet import reactor
 
         keep_steady_time(reactor)
     return AgentProcess(
         reactor, options["directory"], options["settings"], options["where"], options["socket"]
     )
+
+
+def _unneeded(options: Options) -> tuple[str, ...]:
+    """What Twisted need not import: OpenSSL, where the server is reached without TLS.
+
+    A fault that keeps the server's place from being known is told when starting.
+    """
+    try:
+        identity = IdentityFiles(options["directory"].join("agent")).load()
+        url = server_url(options["settings"], identity, options["where"])
+    except CortexError:
+        return ()
+    return () if _by_tls(url) else (TLS,)
+
+
+def _by_tls(url: str) -> bool:
+    return url.lower().startswith("wss:")
 
 
 class AgentProcess(SteppedService):
@@ -165,6 +192,8 @@ class AgentProcess(SteppedService):
 
     def agent(self) -> AgentService:
         """The agent; raises OpError `unavailable` before it runs and while it stops."""
+        from cortextx.app.linesocket import OpError
+
         if self._agent is None:
             raise OpError("unavailable", "the agent is starting or stopping; try again")
         return self._agent
@@ -173,9 +202,6 @@ class AgentProcess(SteppedService):
         directory = self._directory
         raise_file_limit()
         share_one_heap()
-        with absent(*UNUSED):
-            warn_if_slow()
-            import_module("cortextx.fleet.agent.protocol")
         directory.prepare("agent")
         directory.lock(PLUGIN)
         self.undo_by("the lock", lambda: directory.unlock(PLUGIN))
@@ -184,6 +210,12 @@ class AgentProcess(SteppedService):
         identity = files.load()
         url = server_url(self._settings, identity, self._where)
         pin = server_pin(self._settings, identity, url, self._where)
+        with absent(*(() if _by_tls(url) else (TLS,))):
+            import_websocket()
+            import_module("cortextx.fleet.agent.protocol")
+            from cortextx.app.agent_control import AgentOps
+            from cortextx.app.linesocket import LineSocketService
+        warn_if_slow()
         agent = make_agent(self._reactor, self._settings, directory, files, identity, url, pin)
         # What opened in part is closed by the same call.
         self.undo_by("the agent", lambda: Deferred.fromCoroutine(agent.stop()))
@@ -206,6 +238,7 @@ class AgentProcess(SteppedService):
             lambda failure: self.log.failure("memory could not be given back", failure)
         )
         self.undo_by("tidying", tidy.stop)
+        sweep()
         self.log.info("{plugin} runs, for {url}", plugin=PLUGIN, url=url)
         self.started.callback(None)
         tell_systemd("READY=1")
@@ -233,8 +266,9 @@ def server_url(settings: AgentSettings, identity: Identity, where: str) -> str:
     url = settings.server.url or (None if enrolment is None else enrolment.url)
     if url is None:
         raise ConfigError(where, "server.url", "the server's URL, here or by an invitation")
-    said_by = where if settings.server.url else INVITED_BY
-    check_transport(url, settings.agent.allow_insecure, said_by)
+    ours = bool(settings.server.url)
+    insecure = settings.agent.allow_insecure
+    check_transport(url, insecure, where if ours else INVITED_BY, "server.url" if ours else "url")
     return url
 
 
@@ -250,7 +284,9 @@ def server_pin(settings: AgentSettings, identity: Identity, url: str, where: str
     if not pin:
         return None
     if not url.startswith("wss://"):
-        raise ConfigError(where, "server.url", "wss://, as this agent's server has a pinned CA")
+        ours = bool(settings.server.url)
+        expected = "wss://, as this agent's server has a pinned CA"
+        raise ConfigError(where if ours else INVITED_BY, "server.url" if ours else "url", expected)
     return check_pin(pin, where, "server.ca_pin")
 
 
@@ -278,7 +314,13 @@ def make_agent(
     from cortextx.fleet.agent.buffer_writer import BufferWriter
     from cortextx.fleet.agent.composing import Composer
     from cortextx.fleet.agent.disk import RealDisk
-    from cortextx.fleet.agent.making import Parts, able, lacking, make_source
+    from cortextx.fleet.agent.making import (
+        DOCKER_SOCKET,
+        Parts,
+        able,
+        lacking,
+        make_source,
+    )
     from cortextx.fleet.agent.probes.registry import ProbeRegistry
     from cortextx.fleet.agent.protocol import Connector
     from cortextx.fleet.agent.rules import compile_rules
@@ -294,6 +336,10 @@ def make_agent(
 
     rules = compile_rules(settings.rules, "rules")
 
+    sockets = tuple(
+        source.socket or DOCKER_SOCKET for source in settings.sources if source.kind == "docker"
+    )
+
     def compose_for(kind: str, name: str) -> Callable[..., bytes | None]:
         return Composer(rules, kind, name, clock=reactor.seconds).compose
 
@@ -306,6 +352,7 @@ def make_agent(
         directory.join("agent", PROBES_FILE),
         time.time,
         roots=settings.agent.probe_file_roots,
+        docker_sockets=sockets,
         excluded=(directory.path,),
     )
 
@@ -325,5 +372,5 @@ def make_agent(
         probes=probes,
         rules=rules,
         lacking=lacking,
-        able=able,
+        able=partial(able, sockets),
     )

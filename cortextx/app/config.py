@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
+from cortextx.core.forms import in_words
 from cortextx.errors import ConfigError
 
 T = TypeVar("T")
@@ -316,8 +317,10 @@ def _explained(
         what = f"one of {', '.join(map(repr, choices))}, not {found}"
     elif what.startswith("Expected `array`") and any(map(_is_list_of_strings, there)):
         got = what.rpartition("got ")[2]
-        what = f'an array of strings, as ["a", "b"], or one string, got {got}'
-    return ConfigError(said_by, field, re.sub(r"^Expected ", "", what).replace("`", ""))
+        # One string will do in a table, but not in one of many (`_lists_of_one`).
+        one = "" if "[" in field else ", or one string"
+        what = f'an array of strings, as ["a", "b"]{one}, got {got}'
+    return ConfigError(said_by, field, re.sub(r"^Expected ", "", in_words(what)).replace("`", ""))
 
 
 def _shapes_at(shape: inspect.Type, place: Path) -> list[inspect.Type]:

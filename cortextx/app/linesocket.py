@@ -32,6 +32,7 @@ from twisted.internet.protocol import Protocol, ServerFactory
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from cortextx.core.choices import one_of
 from cortextx.core.framing import LineFramer
 from cortextx.errors import (
     BadQuery,
@@ -109,7 +110,11 @@ def arguments(args: dict[str, Any], kind: type[T]) -> T:
     try:
         return msgspec.convert(args, kind)
     except msgspec.ValidationError as error:
-        raise OpError("bad_request", str(error)) from None
+        said = str(error)
+        place = said.rpartition(" - at `")[2].removesuffix("`")
+        allowed = one_of(kind, place) if said.startswith("Invalid enum value") else None
+        said = said if allowed is None else f"{said}: expected {allowed}"
+        raise OpError("bad_request", said) from None
 
 
 def _error(code: str, message: str, hint: str | None = None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from twisted.logger import Logger
 
 from cortextx.app.keeping import keep_as
 from cortextx.app.linesocket import Op, OpError, Rows, arguments
-from cortextx.errors import ConfigError, CortexError
+from cortextx.errors import ConfigError, CortexError, in_words
 from cortextx.fleet.server.hello import version_key
 from cortextx.fleet.server.rows import moment
 from cortextx.fleet.server.settings import ServerSettings
@@ -121,7 +121,7 @@ class Reloader:
 
         def refused(failure: Any) -> None:
             failure.trap(CortexError)
-            self.log.error("the reload changed nothing: {why}", why=failure.value)
+            self.log.error("the reload changed nothing: {why}", why=in_words(failure.value))
 
         reloading = Deferred.fromCoroutine(self.reload()).addErrback(refused)
         return reloading.addErrback(lambda failure: self.log.failure("reloading failed", failure))

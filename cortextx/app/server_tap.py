@@ -2,7 +2,8 @@
 
 Starting takes, in this order: the state directory's lock, the store, the admin
 socket, the listening ports, the address file. Whatever of it fails ends the
-process with a message on stderr and exit code 1, after what was begun is undone.
+process with a message on stderr and exit code 1, after what was begun is undone;
+but for want of room on the disk it waits (`app.room`).
 Stopping goes the other way round, and says goodbye to the agents first.
 """
 
@@ -40,10 +41,11 @@ from cortextx.app.process import (
     warn_if_slow,
 )
 from cortextx.app.reload import Reloader
+from cortextx.app.room import OpeningStore, WrittenLater
 from cortextx.app.starting import SteppedService
 from cortextx.app.statedir import StateDir
-from cortextx.app.store_made import about_to_open, cannot_open, opened, warning
-from cortextx.errors import ConfigError, StoreError
+from cortextx.app.store_made import about_to_open, opened, warning
+from cortextx.errors import ConfigError
 from cortextx.fleet.agent.settings import AgentSettings
 from cortextx.fleet.server.keeping import StoreTable
 from cortextx.fleet.server.protocol import PATH, AgentSocketFactory
@@ -200,12 +202,9 @@ class ServerService(SteppedService):
 
         path = directory.join("server", "store.db")
         made = about_to_open(path, self._wall())
-        store = self._open_store(reactor, path)
-        self.undo_by("the store", store.stop)
-        try:
-            await store.start()
-        except StoreError as error:
-            raise cannot_open(path, error) from error
+        opening = OpeningStore(reactor, path, self._open_store)
+        self.undo_by("the store", opening.stop)
+        store = await opening.open()
         opened(path, made)
 
         self.undo_by("the answers", self._forget_fleet)
@@ -236,8 +235,14 @@ class ServerService(SteppedService):
         self.undo_by("the admin socket", admin.stopService)
 
         await self._listen(fleet, tls)
-        directory.write_address(PLUGIN, fleet.addresses[0])
         self.undo_by("the address", lambda: directory.remove_address(PLUGIN))
+        address = WrittenLater(
+            reactor,
+            directory.address_file(PLUGIN),
+            lambda: directory.write_address(PLUGIN, fleet.addresses[0]),
+        )
+        self.undo_by("writing the address", address.stop)
+        address.begin()
         self.log.info("{plugin} accepts connections at {at}", plugin=PLUGIN, at=fleet.addresses)
         self.started.callback(None)
         tell_systemd("READY=1")

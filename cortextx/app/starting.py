@@ -16,7 +16,7 @@ from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.logger import Logger
 
 from cortextx.app.process import end_process, tell_systemd
-from cortextx.errors import CortexError
+from cortextx.errors import CortexError, in_words
 
 
 class SteppedService(Service):
@@ -87,7 +87,7 @@ class SteppedService(Service):
             message = str(failure.value)
         else:
             self.log.failure("the {what} cannot start", failure, what=self._what)
-            message = f"the {self._what} cannot start: {failure.value}"
+            message = f"the {self._what} cannot start: {in_words(failure.value)}"
         return Deferred.fromCoroutine(self._give_up(message))
 
     async def _give_up(self, message: str) -> None:

@@ -114,8 +114,10 @@ class StateDir:
             who = f"process {holder}" if holder.isdigit() else "another process"
             expected = f"a state directory of its own: {who} runs {plugin} in this one"
             raise ConfigError(self.path, plugin, expected) from None
-        os.ftruncate(held, 0)
-        os.pwrite(held, b"%d\n" % os.getpid(), 0)
+        # Who holds it is for people; on a full disk the lock holds all the same.
+        with contextlib.suppress(OSError):
+            os.ftruncate(held, 0)
+            os.pwrite(held, b"%d\n" % os.getpid(), 0)
         self._locks[plugin] = held
 
     def unlock(self, plugin: str) -> None:
@@ -129,7 +131,10 @@ class StateDir:
             os.close(held)
 
     def write_address(self, plugin: str, address: str) -> None:
-        """Publish where the plugin accepts connections: whole or not at all."""
+        """Publish where the plugin accepts connections: whole or not at all.
+
+        Raises OSError, as where the disk is full.
+        """
         path = self.address_file(plugin)
         beside = f"{path}.new"
         made = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -26,9 +26,13 @@ from typing import Any, Generic, NoReturn, TypeVar, overload
 import msgspec
 from msgspec import Raw
 
+from cortextx.core.forms import in_words
 from cortextx.errors import JsonError, JsonShapeError, JsonSyntaxError, LocalProtocolError
 
 T = TypeVar("T")
+
+DECLARED = "one of the declared values"
+"""What is expected of a value where only some are right; `core.choices` says which."""
 Text = bytes | memoryview | Raw
 """JSON text as bytes."""
 
@@ -189,6 +193,8 @@ def _shape_error(text: str) -> JsonShapeError:
 
 def _in_words(what: str) -> str:
     """Say msgspec's complaint in words of ours; it may quote the peer after a backquote."""
+    if " matching regex " in what:
+        return in_words(what).removeprefix("Expected ")
     expected = _EXPECTED.match(what)
     if expected is not None:
         names = (name.strip() for name in expected["types"].split("|"))
@@ -203,7 +209,7 @@ def _in_words(what: str) -> str:
     if what.startswith("Object contains unknown field"):
         return "no undeclared members"
     if what.startswith(("Invalid enum value", "Invalid value")):
-        return "one of the declared values"
+        return DECLARED
     if what.startswith("Invalid RFC3339"):
         return "an RFC 3339 date-time"
     if "out of range" in what:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, quote, urlsplit
 
+import msgspec
+
 from cortextx.errors import ConfigError
 from cortextx.fleet.pin import check_pin
 
@@ -39,6 +41,24 @@ def write_invitation(invitation: Invitation) -> str:
     }
     said = "&".join(f"{name}={quote(value, safe='')}" for name, value in parts.items() if value)
     return f"{invitation.url}#{said}"
+
+
+def invitation_in(text: str) -> str:
+    """The invitation in what `cortextx agent issue` printed, as text or JSON, or in a text
+    that is nothing else; what holds none is answered as it is."""
+    text = text.strip()
+    if text.startswith("{"):
+        try:
+            found = msgspec.json.decode(text, type=_Issued).invitation
+        except (msgspec.MsgspecError, UnicodeError):
+            return text
+        return found.strip()
+    urls = [word for word in text.split() if word.startswith(("ws://", "wss://")) and "#" in word]
+    return urls[0] if len(urls) == 1 else text
+
+
+class _Issued(msgspec.Struct):
+    invitation: str
 
 
 def read_invitation(text: str) -> Invitation:

@@ -152,7 +152,8 @@ class Gap:
     """Seqs that a host numbered and the server never got (F13); how and when seen.
 
     `cause` is what the host said of it (F37): evicted, damaged, missing, set_aside, or
-    restored for what this server had once acked (F26); None while it said nothing. A gap
+    restored for what this server had once acked (F26), which its hello already tells;
+    None while it said nothing. A gap
     without seqs (`first` and `last` None) is what a source lost before it was numbered,
     with `source` and a `cause` as "truncated".
     """
@@ -196,7 +197,7 @@ class Histogram:
 class StoreStats:
     """What a store holds. `size` is the bytes of its files, `free` those of them to be reused.
 
-    `oldest` is the lowest `received_at` day that is held (µs), None when empty;
+    `oldest` is when the first of the entries that are held came (µs), None when empty;
     `unindexed` the entries that the full-text index does not hold yet (F38);
     `damaged` those that were found damaged since the store was opened, and are
     mended or left out of what is read. `excess` are the bytes beyond the bound that is
@@ -325,6 +326,13 @@ class ILogStore(Interface):
     ) -> Deferred[list[Gap]]:
         """The recorded gaps of one host, or of all, oldest first: those behind the place
         `after`, `limit` at most, and never more than 1000. Fewer than that are the last."""
+
+    def restored(host_id: str, acked: int, now: int) -> Deferred[Gap | None]:
+        """Note as a gap what a host had acked above its accepted_seq (F26), which stays as it is.
+
+        Fires with the seqs that are newly noted, None if there are none. Should the host
+        push some of them later, they are stored and are taken from the gap.
+        """
 
     def histogram(which: EntryFilter, buckets: int) -> Deferred[Histogram]:
         """Count the matching entries in `buckets` (1 to 1000) equal spans of time.

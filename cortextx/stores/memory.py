@@ -41,6 +41,7 @@ from cortextx.interfaces.fleet import (
 )
 from cortextx.stores.memory_beside import MemoryBeside
 from cortextx.stores.records import reissued, seen
+from cortextx.stores.restored import CAUSE, Run, unsent, without
 
 T = TypeVar("T")
 MOST_GAPS = 1000
@@ -101,6 +102,10 @@ class MemoryStore(MemoryBeside):
         found.sort(key=lambda gap: gap.place)
         return maybeDeferred(lambda: found[: max(0, min(limit, MOST_GAPS))])
 
+    def restored(self, host_id: str, acked: int, now: int) -> Deferred[Gap | None]:
+        """See ILogStore."""
+        return maybeDeferred(self._restored, host_id, acked, now)
+
     def histogram(self, which: EntryFilter, buckets: int) -> Deferred[Histogram]:
         """See ILogStore."""
         return maybeDeferred(self._histogram, which, buckets)
@@ -121,14 +126,14 @@ class MemoryStore(MemoryBeside):
 
     def stats(self) -> Deferred[StoreStats]:
         """See ILogStore."""
-        oldest = min((e.received_at for e in self._entries), default=None)
+        oldest = self._entries[0].received_at if self._entries else None
         return maybeDeferred(
             StoreStats,
             entries=len(self._entries),
             segments=1,
             size=0,
             free=0,
-            oldest=None if oldest is None else oldest // 86_400_000_000 * 86_400_000_000,
+            oldest=oldest,
             unindexed=0,
             hosts=len(self._hosts),
             gaps=len(self._gaps),
@@ -199,23 +204,49 @@ class MemoryStore(MemoryBeside):
         placed = place(row.accepted_seq, batch.seq_start, len(batch.entries))
         for entry in batch.entries[placed.skip :]:
             self._store(row, entry, batch)
-        lost = 0
-        if placed.gap is not None:
-            first, last = placed.gap
-            lost = last - first + 1
-            self._gaps.append(Gap(batch.host_id, first, last, batch.received_at))
-        self._put(
-            replace(
-                row,
-                accepted_seq=placed.high_water,
-                lost_entries=row.lost_entries + lost,
-                gap_count=row.gap_count + (placed.gap is not None),
-            )
-        )
+        self._put(replace(row, accepted_seq=placed.high_water))
+        for run in self._settle(batch.host_id, row.accepted_seq, placed.gap, placed.high_water):
+            self._note_gap(Gap(batch.host_id, *run, batch.received_at))
         for entry in batch.entries[placed.skip :]:
             if entry.source == OWN_SOURCE:
                 self._take_mark(batch, read_mark(entry.metadata))
         return Appended(placed.high_water, len(batch.entries) - placed.skip, placed.gap)
+
+    def _note_gap(self, gap: Gap) -> None:
+        self._gaps.append(gap)
+        self._count_gaps(gap.host_id, 1, gap.entries)
+
+    def _count_gaps(self, host_id: str, gaps: int, entries: int) -> None:
+        row = self._known(host_id)
+        lost = row.lost_entries + entries
+        self._put(replace(row, gap_count=row.gap_count + gaps, lost_entries=lost))
+
+    def _settle(self, host_id: str, accepted: int, gap: Run | None, high: int) -> list[Run]:
+        """As `sqlite_gaps.settle` does."""
+        noted, gaps = [], []
+        for one in self._gaps:
+            if one.host_id != host_id or one.first is None or (one.last or 0) <= accepted:
+                gaps.append(one)
+                continue
+            run = (one.first, one.last or 0)
+            noted.append(run)
+            left = [replace(one, first=first, last=last) for first, last in unsent(run, gap, high)]
+            gaps += left
+            taken = one.entries - sum(part.entries for part in left)
+            self._count_gaps(host_id, len(left) - 1, -taken)
+        self._gaps = gaps
+        return [] if gap is None else without(gap, noted)
+
+    def _restored(self, host_id: str, acked: int, now: int) -> Gap | None:
+        row = self._owner(host_id)
+        if row is None or acked <= row.accepted_seq:
+            return None
+        mine = [gap for gap in self._gaps if gap.host_id == host_id]
+        noted = [(gap.first, gap.last) for gap in mine if gap.first and gap.last]
+        new = without((row.accepted_seq + 1, acked), noted)
+        for run in new:
+            self._note_gap(Gap(host_id, *run, now, CAUSE))
+        return Gap(host_id, new[0][0], new[-1][1], now, CAUSE) if new else None
 
     def _take_mark(self, batch: LogBatch, mark: Lost | SourceGap | None) -> None:
         if isinstance(mark, SourceGap):
@@ -229,9 +260,7 @@ class MemoryStore(MemoryBeside):
                 mark.source or None,
                 detail,
             )
-            self._gaps.append(gap)
-            row = self._known(batch.host_id)
-            self._put(replace(row, gap_count=row.gap_count + 1))
+            self._note_gap(gap)
         elif mark is not None:
             gaps: list[Gap] = []
             for gap in self._gaps:

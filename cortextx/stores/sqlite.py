@@ -189,6 +189,10 @@ class SqliteStore(SqliteBeside):
             lambda r: r.read(lambda c: sqlite_gaps.gaps(c, host_id, after, limit))
         )
 
+    def restored(self, host_id: str, acked: int, now: int) -> Deferred[Gap | None]:
+        """See ILogStore."""
+        return self._writer.put(lambda w: w.segments.restored(host_id, acked, now))
+
     def histogram(self, which: EntryFilter, buckets: int) -> Deferred[Histogram]:
         """See ILogStore."""
         return self._searches.ask(lambda reader: reader.histogram(which, buckets))

@@ -9,6 +9,7 @@ when the writer commits; it is one file without a write-ahead log.
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -18,7 +19,7 @@ from urllib.parse import quote
 
 from cortextx.errors import SchemaTooNew, StoreError
 from cortextx.stores.sqlite_acts import ActTables
-from cortextx.stores.sqlite_damage import damaged
+from cortextx.stores.sqlite_damage import damaged, is_damage
 from cortextx.stores.sqlite_file import (
     APPLICATION_ID,
     open_writer,
@@ -30,6 +31,21 @@ from cortextx.stores.sqlite_file import (
 STEP_PAGES = 2048
 """Pages that are copied between two looks at `carry_on`."""
 SIDE_FILES = ("-wal", "-shm", "-journal")
+
+
+DAMAGED = ".damaged"
+"""What a copy with faults is called, behind the name that it was to have."""
+_TREE = re.compile(r"\b[Tt]ree (\d+)\b")
+
+
+class CopyDamaged(StoreError):
+    """A copy was made and is kept as `kept`, but it has `faults`, as the database has."""
+
+    def __init__(self, kept: str, faults: tuple[str, ...]) -> None:
+        more = f", and {len(faults) - 1} faults more" if len(faults) > 1 else ""
+        super().__init__(f"the copy is damaged: {faults[0]}{more}; it is kept as {kept}")
+        self.kept = kept
+        self.faults = faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +81,10 @@ def backup(
     """Copy the database at `path`, which may be in use, to a new file `target` (0600).
 
     `carry_on` is told the part that is done (0 to 1) and answers False to give
-    up. The target appears only when it is whole and on disk. Raises StoreError
+    up. The target appears only when it is whole, sound and on disk. Raises StoreError
     or StoreFull; then nothing is left of it. A process that is killed leaves a file
-    `target.partial`, which the next backup to the same target replaces.
+    `target.partial`, which the next backup to the same target replaces. Raises
+    CopyDamaged where the copy has faults: it stays as `target.damaged`.
     """
     if os.path.exists(target):
         raise StoreError(f"{target} is there already")
@@ -78,9 +95,9 @@ def backup(
             _copy(path, partial, carry_on)
             with closing(sqlite3.connect(partial, isolation_level=None)) as made:
                 made.execute("PRAGMA journal_mode = DELETE")
-                entries, hosts, head = _counts(made)
+        found = verify(partial, deep=False, carry_on=lambda: carry_on(1.0), texts=True)
         _sync(partial)
-        os.rename(partial, target)
+        os.rename(partial, target if found.sound else target + DAMAGED)
         _sync(os.path.dirname(os.path.abspath(target)))
     except OSError as error:
         _remove(partial)
@@ -88,7 +105,9 @@ def backup(
     except BaseException:
         _remove(partial)
         raise
-    return BackupMade(target, os.path.getsize(target), entries, hosts, head)
+    if not found.sound:
+        raise CopyDamaged(target + DAMAGED, found.faults)
+    return BackupMade(target, os.path.getsize(target), found.entries, found.hosts, found.head)
 
 
 def left_over(target: str) -> list[str]:
@@ -102,17 +121,25 @@ def left_over(target: str) -> list[str]:
     return [os.path.join(directory, name) for name in names if name.endswith(ending)]
 
 
-def verify(path: str, deep: bool = True, carry_on: Callable[[], bool] = lambda: True) -> Verified:
+def verify(
+    path: str,
+    deep: bool = True,
+    carry_on: Callable[[], bool] = lambda: True,
+    texts: bool = False,
+) -> Verified:
     """Check a database file, in use or not, without changing it.
 
     SQLite's own check of every page (`deep`) or of the structure alone, then what
-    must hold between our tables. `carry_on` answers False to give up. Raises
+    must hold between our tables. Every entry is read where it is `deep`, or with
+    `texts`. `carry_on` answers False to give up. Raises
     SchemaTooNew, or StoreError where there is no database of ours to check.
     """
     if not os.path.isfile(path):
         raise StoreError(f"{path} is no file")
     with closing(_open_to_read(path)) as connection:
         connection.set_progress_handler(lambda: not carry_on(), 200_000)
+        faults: list[str] = []
+        version = entries = hosts = head = 0
         if not carry_on():
             raise StoreError("the check was given up")
         try:
@@ -124,13 +151,18 @@ def verify(path: str, deep: bool = True, carry_on: Callable[[], bool] = lambda: 
                 raise SchemaTooNew(f"{path} has schema version {version}: use a newer program")
             with snapshot(connection):
                 entries, hosts, head = _counts(connection)
-                faults = [*_structure(connection, deep), *_bonds(connection)]
-                if deep:
-                    faults += _entries(connection)
+                for found in (
+                    _structure(connection, deep),
+                    _bonds(connection),
+                    _entries(connection) if deep or texts else (),
+                ):
+                    # One by one: what was found stays, though the next look may fail.
+                    for fault in found:
+                        faults.append(fault)
         except sqlite3.DatabaseError as error:
             if not carry_on():
                 raise StoreError("the check was given up") from error
-            return Verified(0, 0, 0, 0, (f"it cannot be read: {error}",))
+            faults.append(f"it cannot be read: {error}")
     return Verified(version, entries, hosts, head, tuple(faults))
 
 
@@ -221,9 +253,39 @@ def _counts(connection: sqlite3.Connection) -> tuple[int, int, int]:
 
 def _structure(connection: sqlite3.Connection, deep: bool) -> Iterator[str]:
     check = "integrity_check" if deep else "quick_check"
-    for (line,) in connection.execute(f"PRAGMA {check}(20)").fetchall():
+    try:
+        lines = [line for (line,) in connection.execute(f"PRAGMA {check}(20)").fetchall()]
+    except sqlite3.DatabaseError as error:
+        if not is_damage(error):
+            raise
+        yield from _tables(connection)
+        return
+    if lines == ["ok"]:
+        return
+    names = dict(connection.execute("SELECT rootpage, name FROM sqlite_master"))
+
+    def named(found: re.Match[str]) -> str:
+        name = names.get(int(found[1]))
+        return found[0] if name is None else f"{found[0]} ({name})"
+
+    for line in lines:
+        yield f"SQLite: {_TREE.sub(named, line)}"
+
+
+def _tables(connection: sqlite3.Connection) -> Iterator[str]:
+    """Which tables cannot be read, where the check of all of them fails by that."""
+    tables = connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0 ORDER BY name"
+    ).fetchall()
+    for (name,) in tables:
+        try:
+            (line,) = connection.execute(f"PRAGMA quick_check('{name}')").fetchone()
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            line = str(error)
         if line != "ok":
-            yield f"SQLite: {line}"
+            yield f"SQLite: table {name}: {line}"
 
 
 def _entries(connection: sqlite3.Connection) -> Iterator[str]:
@@ -250,21 +312,34 @@ def _bonds(connection: sqlite3.Connection) -> Iterator[str]:
         if logs not in tables or fts not in tables:
             yield f"segment {number}: its tables are missing"
             continue
-        count, lowest, highest = connection.execute(
-            f"SELECT count(*), min(id), max(id) FROM {logs}"
-        ).fetchone()
-        if count != rows:
-            yield f"segment {number}: {count} entries where the catalogue says {rows}"
-        if count and not first_id <= lowest <= highest <= last_id:
-            yield f"segment {number}: ids {lowest} to {highest} outside of its range"
+        try:
+            yield from _range(connection, number, first_id, last_id, rows)
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            yield f"segment {number}: its entries cannot all be read: {error}"
         if first_id <= before or indexed_to > last_id:
             yield f"segment {number}: its range of ids cannot be"
         before = last_id
-        for host, high in connection.execute(
-            f"SELECT h.key, max(l.seq) FROM hosts h JOIN {logs} l ON l.host = h.key"
-            " WHERE h.forgotten_at IS NULL GROUP BY h.key HAVING max(l.seq) > h.accepted_seq"
-        ).fetchall():
-            yield f"segment {number}: host {host} has an entry {high} above its accepted_seq"
+
+
+def _range(
+    connection: sqlite3.Connection, number: int, first_id: int, last_id: int, rows: int
+) -> Iterator[str]:
+    """Whether a segment's table holds what the catalogue says of it."""
+    logs = f"logs_{number:06d}"
+    count, lowest, highest = connection.execute(
+        f"SELECT count(*), min(id), max(id) FROM {logs}"
+    ).fetchone()
+    if count != rows:
+        yield f"segment {number}: {count} entries where the catalogue says {rows}"
+    if count and not first_id <= lowest <= highest <= last_id:
+        yield f"segment {number}: ids {lowest} to {highest} outside of its range"
+    for host, high in connection.execute(
+        f"SELECT h.key, max(l.seq) FROM hosts h JOIN {logs} l ON l.host = h.key"
+        " WHERE h.forgotten_at IS NULL GROUP BY h.key HAVING max(l.seq) > h.accepted_seq"
+    ).fetchall():
+        yield f"segment {number}: host {host} has an entry {high} above its accepted_seq"
 
 
 def _make_file(path: str) -> None:

@@ -13,6 +13,7 @@ import msgspec
 
 from cortextx.errors import BadQuery, UnknownEntry
 from cortextx.interfaces.fleet import Histogram, StoreStats
+from cortextx.stores.retention import DAY
 from cortextx.stores.sqlite_damage import is_damage, readable
 from cortextx.stores.sqlite_plan import (
     Plan,
@@ -87,9 +88,9 @@ def around(
 
 def stats(connection: sqlite3.Connection, path: str) -> StoreStats:
     """How much is stored."""
-    entries, segments, oldest, unindexed = connection.execute(
-        "SELECT coalesce(sum(rows), 0), count(*), min(CASE WHEN rows > 0 THEN day END),"
-        " coalesce(sum(last_id - indexed_to), 0) FROM segments WHERE state <> 'dropping'"
+    entries, segments, unindexed = connection.execute(
+        "SELECT coalesce(sum(rows), 0), count(*), coalesce(sum(last_id - indexed_to), 0)"
+        " FROM segments WHERE state <> 'dropping'"
     ).fetchone()
     (hosts,) = connection.execute(
         "SELECT count(*) FROM hosts WHERE forgotten_at IS NULL"
@@ -103,12 +104,35 @@ def stats(connection: sqlite3.Connection, path: str) -> StoreStats:
         segments=segments,
         size=sum(_size(path + suffix) for suffix in ("", "-wal", "-shm")),
         free=free * page,
-        oldest=None if oldest is None else oldest * 86_400_000_000,
+        oldest=_oldest(connection),
         unindexed=unindexed,
         hosts=hosts,
         gaps=gaps,
         disk_free=disk.f_bavail * disk.f_frsize,
     )
+
+
+def _oldest(connection: sqlite3.Connection) -> int | None:
+    """When the first of the entries that are held came, µs UTC: a look at one row.
+
+    Where that row cannot be read, the beginning of its segment's day.
+    """
+    first = connection.execute(
+        "SELECT number, day FROM segments WHERE state <> 'dropping' AND rows > 0"
+        " ORDER BY first_id, number LIMIT 1"
+    ).fetchone()
+    if first is None:
+        return None
+    number, day = first
+    try:
+        row = connection.execute(
+            f"SELECT received_at FROM logs_{number:06d} ORDER BY id LIMIT 1"
+        ).fetchone()
+    except sqlite3.Error as error:
+        if not is_damage(error):
+            raise
+        row = None
+    return int(row[0]) if row and isinstance(row[0], int) else int(day) * DAY
 
 
 def _size(path: str) -> int:

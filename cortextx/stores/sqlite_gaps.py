@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from cortextx.core.marks import MAX_DETAIL, Lost, SourceGap, read_mark, split
 from cortextx.interfaces.fleet import EntryLike, Gap, GapPlace
+from cortextx.stores.restored import CAUSE, Run, unsent, without
 
 MAX_INTEGER = 2**63 - 1
 MOST_GAPS = 1000
@@ -19,12 +20,18 @@ MOST_GAPS = 1000
 _BEFORE_ALL = (-(2**63), 0, 0)
 
 
-def note_gap(connection: sqlite3.Connection, host: int, gap: tuple[int, int], now: int) -> None:
-    """Remember seqs that a batch has shown to be missing; `host` is the row's key."""
+def note_gap(
+    connection: sqlite3.Connection,
+    host: int,
+    gap: Run,
+    now: int,
+    cause: str | None = None,
+) -> None:
+    """Remember seqs that are known to be missing; `host` is the row's key."""
     first, last = gap
     connection.execute(
-        "INSERT INTO gaps (host, first, last, detected_at) VALUES (?, ?, ?, ?)",
-        (host, first, last, now),
+        "INSERT INTO gaps (host, first, last, detected_at, cause) VALUES (?, ?, ?, ?, ?)",
+        (host, first, last, now, cause),
     )
     lost = last - first + 1
     # Written so that it cannot overflow: seqs go up to 2**63 - 1 (F31).
@@ -33,6 +40,69 @@ def note_gap(connection: sqlite3.Connection, host: int, gap: tuple[int, int], no
         " CASE WHEN lost_entries > ?1 - ?2 THEN ?1 ELSE lost_entries + ?2 END WHERE key = ?3",
         (MAX_INTEGER, lost, host),
     )
+
+
+def ahead(connection: sqlite3.Connection) -> set[int]:
+    """The keys of the hosts that have gaps above accepted_seq (F26)."""
+    rows = connection.execute(
+        "SELECT h.key FROM hosts h WHERE EXISTS"
+        " (SELECT 1 FROM gaps g WHERE g.host = h.key AND g.last > h.accepted_seq)"
+    )
+    return {key for (key,) in rows}
+
+
+def note_restored(
+    connection: sqlite3.Connection, host: int, accepted: int, acked: int, now: int
+) -> list[Run]:
+    """Remember what a host had acked above `accepted`, as far as that is not noted yet (F26)."""
+    noted = [run for _, run in _ahead(connection, host, accepted)]
+    new = without((accepted + 1, acked), noted)
+    for run in new:
+        note_gap(connection, host, run, now, CAUSE)
+    return new
+
+
+def settle(
+    connection: sqlite3.Connection,
+    host: int,
+    accepted: int,
+    gap: Run | None,
+    high_water: int,
+) -> list[Run]:
+    """Take from the gaps above `accepted` what a batch up to `high_water` brought; answers
+    what of `gap`, which it showed, is not noted yet."""
+    noted: list[Run] = []
+    for gap_id, run in _ahead(connection, host, accepted):
+        noted.append(run)
+        left = unsent(run, gap, high_water)
+        if left == [run]:
+            continue
+        taken = run[1] - run[0] + 1 - sum(last - first + 1 for first, last in left)
+        if left:
+            connection.execute(
+                "UPDATE gaps SET first = ?, last = ? WHERE id = ?", (*left[0], gap_id)
+            )
+        else:
+            connection.execute("DELETE FROM gaps WHERE id = ?", (gap_id,))
+        connection.executemany(
+            "INSERT INTO gaps (host, first, last, detected_at, cause, detail)"
+            " SELECT host, ?, ?, detected_at, cause, detail FROM gaps WHERE id = ?",
+            [(*run, gap_id) for run in left[1:]],
+        )
+        connection.execute(
+            "UPDATE hosts SET gap_count = max(0, gap_count + ?),"
+            " lost_entries = max(0, lost_entries - ?) WHERE key = ?",
+            (len(left) - 1, taken, host),
+        )
+    return [] if gap is None else without(gap, noted)
+
+
+def _ahead(connection: sqlite3.Connection, host: int, accepted: int) -> list[tuple[int, Run]]:
+    rows = connection.execute(
+        "SELECT id, first, last FROM gaps WHERE host = ? AND last > ? ORDER BY first",
+        (host, accepted),
+    )
+    return [(gap_id, (first, last)) for gap_id, first, last in rows.fetchall()]
 
 
 def note_marks(

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field, replace
 
 from cortextx.core.delivery import place
 from cortextx.core.marks import OWN_SOURCE
-from cortextx.interfaces.fleet import Appended, LogBatch
+from cortextx.interfaces.fleet import Appended, Gap, LogBatch
+from cortextx.stores.restored import CAUSE
 from cortextx.stores.sqlite_file import segment_layout, transaction
-from cortextx.stores.sqlite_gaps import note_gap, note_marks
+from cortextx.stores.sqlite_gaps import ahead, note_gap, note_marks, note_restored, settle
 from cortextx.stores.sqlite_known import KnownValues
 from cortextx.stores.sqlite_rows import APP_COLUMN, SOURCE_COLUMN, WIDTH, flatten, insert
 
@@ -112,6 +113,8 @@ class SegmentTables:
         self.limits = limits
         """Where segments end; it may be changed between two appends."""
         self._hosts: dict[str, tuple[int, int]] = {}
+        # It may hold more hosts than have any: what is noted may be settled since.
+        self._ahead = ahead(connection)
         self._known = KnownValues(connection)
         self._open: Segment | None = None
         self._behind: deque[Segment] = deque()
@@ -153,6 +156,17 @@ class SegmentTables:
             raise
         self._committed(done)
         return done.results
+
+    def restored(self, host_id: str, acked: int, now: int) -> Gap | None:
+        """See ILogStore."""
+        known = self._host(host_id)
+        if known is None or acked <= known[1]:
+            return None
+        key, accepted = known
+        with transaction(self._connection):
+            new = note_restored(self._connection, key, accepted, acked, now)
+        self._ahead.add(key)
+        return Gap(host_id, new[0][0], new[-1][1], now, CAUSE) if new else None
 
     def index_chunk(self) -> int:
         """Feed the next rows to the full-text index; the number of rows fed."""
@@ -282,8 +296,11 @@ class SegmentTables:
             done.highest = max(done.highest, highest)
             done.received = max(done.received, batch.received_at)
             done.marks[batch.host_id] = (key, placed.high_water)
-        if placed.gap is not None:
-            note_gap(self._connection, key, placed.gap, batch.received_at)
+        missing = [] if placed.gap is None else [placed.gap]
+        if stored and key in self._ahead:
+            missing = settle(self._connection, key, accepted, placed.gap, placed.high_water)
+        for run in missing:
+            note_gap(self._connection, key, run, batch.received_at)
         if stored and OWN_SOURCE in sources:
             own = [entry for entry in entries if entry.source == OWN_SOURCE]
             note_marks(self._connection, key, own, batch.received_at)

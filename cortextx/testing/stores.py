@@ -116,6 +116,11 @@ class ScriptedStore:
         oldest: Deferred[int] = self.inner.oldest()
         return oldest
 
+    def restored(self, host_id: str, acked: int, now: int) -> Deferred[Gap | None]:
+        """See ILogStore."""
+        noted: Deferred[Gap | None] = self.inner.restored(host_id, acked, now)
+        return noted
+
     def gaps(
         self, host_id: str | None = None, after: GapPlace | None = None, limit: int = 1000
     ) -> Deferred[list[Gap]]:

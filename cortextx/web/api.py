@@ -20,6 +20,7 @@ from twisted.web.resource import IResource, Resource
 from zope.interface import implementer
 
 from cortextx.core import jsontext
+from cortextx.errors import in_words
 from cortextx.fleet.server import tokens
 from cortextx.interfaces.fleet_records import ApiToken, IApiTokens
 from cortextx.web.flow import PIECE_BYTES, Flow, Paced, Stalled
@@ -61,9 +62,11 @@ class Authenticator:
         if now - self._noted.get(token.name, 0) < USED_EVERY:
             return
         self._noted[token.name] = now
-        self._tokens.tokens_used({token.name: now}).addErrback(
-            lambda failure: self.log.warn("a token's use was not noted: {why}", why=failure.value)
-        )
+
+        def failed(failure: Failure) -> None:
+            self.log.warn("a token's use was not noted: {why}", why=in_words(failure.value))
+
+        self._tokens.tokens_used({token.name: now}).addErrback(failed)
 
 
 @implementer(IResource)
@@ -111,7 +114,7 @@ class Api(Resource):
             if exchange.gone and isinstance(error, CancelledError):
                 return
             if isinstance(error, Stalled):
-                self.log.info("{route}: {why}", route=exchange.route, why=error)
+                self.log.info("{route}: {why}", route=exchange.route, why=in_words(error))
                 exchange.refuse(INTERNAL)
                 return
             if problem is None:
@@ -184,6 +187,14 @@ class Api(Resource):
         sink.end()
 
 
+def only_header(headers: Any, name: str) -> str | None:
+    """A header that may be there once, None without; raises Problem 400."""
+    values: Sequence[bytes] = headers.getRawHeaders(name.encode()) or ()
+    if len(values) > 1:
+        raise wrong(name, "to be given once")
+    return values[0].decode("latin-1").strip() if values else None
+
+
 class Exchange:
     """One request and its answer, which is given once, to a client that is still there."""
 
@@ -200,10 +211,7 @@ class Exchange:
 
     def only_header(self, name: str) -> str | None:
         """A header that may be there once, None without; raises Problem 400."""
-        values: Sequence[bytes] = self.request.requestHeaders.getRawHeaders(name.encode()) or ()
-        if len(values) > 1:
-            raise wrong(name, "to be given once")
-        return values[0].decode("latin-1").strip() if values else None
+        return only_header(self.request.requestHeaders, name)
 
     def query(self) -> str:
         """The query string as it came."""

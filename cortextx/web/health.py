@@ -16,6 +16,7 @@ from twisted.web import http, server
 from twisted.web.resource import IResource
 from zope.interface import implementer
 
+from cortextx.errors import in_words
 from cortextx.web.guard import Guard
 from cortextx.web.problems import Problem
 from cortextx.web.refusals import Refusing, refused
@@ -61,7 +62,7 @@ class Readyz(Refusing):
             try:
                 await self._readiness.is_healthy().addTimeout(READY_SECONDS, self._reactor)
             except Exception as error:
-                self.log.warn("/readyz: the store does not answer: {why}", why=error)
+                self.log.warn("/readyz: the store does not answer: {why}", why=in_words(error))
                 why = "the store does not answer"
         return why
 

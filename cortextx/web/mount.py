@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.web.resource import IResource
 from zope.interface import implementer
 
 from cortextx.core import jsontext
+from cortextx.errors import CortexError
 from cortextx.fleet.server.settings import ServerTable
-from cortextx.web.api import Api, Authenticator
+from cortextx.web.api import Api, Authenticator, only_header
 from cortextx.web.api_admin import AdminRoutes
 from cortextx.web.api_configs import ConfigRoutes
 from cortextx.web.api_hosts import HostRoutes
@@ -57,7 +60,7 @@ def mounts(sources: Sources) -> dict[bytes, IResource]:
         lambda: fleet.slow_peer_seconds,
     )
     text = jsontext.encode(document(routes.routes, sources.fleet.version))
-    versions = Refusing()
+    versions = Versions(guard.current, authenticator)
     versions.putChild(b"v1", VersionOne(api, Document(guard.current, text)))
     return {
         b"api": versions,
@@ -80,6 +83,31 @@ class LiveGuard:
             guard = guard_of(table.public_url or own, table.allowed_hosts, table.allowed_origins)
             self._made = table, own, guard
         return self._made[2]
+
+
+@implementer(IResource)
+class Versions(Refusing):
+    """/api: what is below it takes bodies from who is known (`bodies.BodyGate`)."""
+
+    def __init__(self, guard: Callable[[], Guard], authenticator: Authenticator) -> None:
+        super().__init__()
+        self._guard = guard
+        self._authenticator = authenticator
+
+    def admits_body(self, headers: Any) -> Deferred[bool]:
+        """By its Host, its Origin and its token, as the request itself is judged then."""
+        return Deferred.fromCoroutine(self._admits(headers))
+
+    async def _admits(self, headers: Any) -> bool:
+        try:
+            host = only_header(headers, "Host")
+            guard = self._guard()
+            guard.check_host(host)
+            guard.check_origin(only_header(headers, "Origin"), host or "")
+            await self._authenticator.principal(only_header(headers, "Authorization"))
+        except CortexError:
+            return False
+        return True
 
 
 @implementer(IResource)

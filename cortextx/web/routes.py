@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct, inspect
 
 from cortextx.core import jsontext
+from cortextx.core.choices import one_of
 from cortextx.errors import JsonError
 from cortextx.web.problems import Problem, not_allowed, not_found, wrong
 
@@ -149,7 +150,7 @@ def parameters(query: str, kind: type[Params]) -> Any:
     try:
         return jsontext.convert(values, kind)
     except JsonError as error:
-        raise wrong(error.field.removeprefix("$."), error.expected) from None
+        raise _wrong(error, kind) from None
 
 
 def body_of(content: bytes, content_type: str | None, kind: type[Body]) -> Any:
@@ -160,7 +161,15 @@ def body_of(content: bytes, content_type: str | None, kind: type[Body]) -> Any:
     try:
         return jsontext.decode(content, kind)
     except JsonError as error:
-        raise wrong(error.field.removeprefix("$."), error.expected) from None
+        raise _wrong(error, kind) from None
+
+
+def _wrong(error: JsonError, kind: Any) -> Problem:
+    """What is wrong; where only some values are right, which."""
+    expected = error.expected
+    if expected == jsontext.DECLARED:
+        expected = one_of(kind, error.field) or expected
+    return wrong(error.field.removeprefix("$."), expected)
 
 
 @dataclass(frozen=True, slots=True)

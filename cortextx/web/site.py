@@ -1,7 +1,8 @@
 """The one web site of a server: /ws/agent, /healthz, and what `web.mount` adds.
 
 Each request has bounds before any resource sees it: its head 16 KiB and 5 s in
-all, however slowly it drips in (F3), its body 64 KiB and 30 s.
+all, however slowly it drips in (F3), its body 64 KiB and 30 s; only who may send a body
+has it kept (`web.bodies`).
 
 An upgrade takes the connection away from twisted.web. Three things must not be
 forgotten there: bytes that came in one piece with the request's head belong to
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote_to_bytes
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -20,6 +22,10 @@ from twisted.protocols.policies import ProtocolWrapper
 from twisted.web import http, server
 from twisted.web.resource import IResource
 
+from cortextx.core import jsontext
+from cortextx.errors import in_words
+from cortextx.web.bodies import Body, BodyGate, Unjudged
+from cortextx.web.problems import CONTENT_TYPE, unavailable
 from cortextx.web.refusals import NotThere, Refusing
 
 if TYPE_CHECKING:
@@ -53,6 +59,8 @@ class BoundedChannel(http.HTTPChannel):
         self._due: IDelayedCall | None = None
         self._between = False
         self._answered: http.Request | None = None
+        self._judging: Deferred[bool] | None = None
+        self._refused = False
 
     def connectionMade(self) -> None:
         super().connectionMade()
@@ -73,9 +81,32 @@ class BoundedChannel(http.HTTPChannel):
             self.loseConnection()
             return
         super().allHeadersReceived()
+        if self.length:
+            self._judge_body(self.requests[-1])
+
+    def _judge_body(self, request: Any) -> None:
+        gate = self.factory.body_gate(self._path)
+        if gate is None:
+            request.content.drop()
+            return
+        self._judging = gate.admits_body(request.requestHeaders)
+        request.content.judge_by(self._judging, self.factory.unjudged, self._too_much)
+
+    def _too_much(self) -> None:
+        """Bodies of strangers take all the room that there is for them."""
+        problem = unavailable("too many requests are being looked at; try again")
+        body = jsontext.encode(problem.body())
+        self._refused = True
+        self.transport.write(
+            b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nConnection: close\r\n"
+            b"Content-Type: %s\r\nContent-Length: %d\r\n\r\n%s" % (CONTENT_TYPE, len(body), body)
+        )
+        self.loseConnection()
 
     def allContentReceived(self) -> None:
         self.stop_timer()
+        if self._refused:
+            return
         super().allContentReceived()
 
     def requestDone(self, request: http.Request) -> None:
@@ -100,6 +131,8 @@ class BoundedChannel(http.HTTPChannel):
     def connectionLost(self, reason: Any = None) -> None:
         self.stop_timer()
         self._answered = None
+        if self._judging is not None:
+            self._judging.cancel()
         self.factory.open_channels.discard(self)
         super().connectionLost(reason)
 
@@ -129,7 +162,10 @@ class BoundedChannel(http.HTTPChannel):
 
 
 class QuietRequest(server.Request):
-    """A request whose answer does not tell who serves it."""
+    """A request whose answer does not tell who serves it, and whose body may be dropped."""
+
+    def gotLength(self, length: int | None) -> None:
+        self.content = Body()
 
     def setHeader(self, name: bytes, value: bytes) -> None:
         if name.lower() != b"server":
@@ -148,6 +184,13 @@ class BoundedSite(server.Site):
         super().__init__(resource, reactor=reactor, timeout=IDLE_SECONDS)
         self._max_connections = max_connections
         self.open_channels: set[BoundedChannel] = set()
+        self.unjudged = Unjudged()
+
+    def body_gate(self, path: bytes) -> BodyGate | None:
+        """Who judges whether a request with this path may have a body; None if nobody does."""
+        first = path.partition(b"?")[0].lstrip(b"/").partition(b"/")[0]
+        found: object = self.resource.getStaticEntity(unquote_to_bytes(first))
+        return found if isinstance(found, BodyGate) else None
 
     def buildProtocol(self, addr: Any) -> Any:
         if len(self.open_channels) >= self._max_connections:
@@ -246,7 +289,8 @@ class Healthz(Refusing):
             request.finish()
 
         def failed(failure: Failure) -> None:
-            self.log.warn("/healthz: the store does not answer: {reason}", reason=failure.value)
+            why = in_words(failure.value)
+            self.log.warn("/healthz: the store does not answer: {why}", why=why)
             answered(False)
 
         request.notifyFinish().addBoth(went)

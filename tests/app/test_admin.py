@@ -293,6 +293,8 @@ class Hosts(AdminCase):
             ("search.tail", {"after": -1}),
         ):
             self.assertEqual(self.refused(op, **args).code, "bad_request", (op, args))
+        told = str(self.refused("search", order="sideways"))
+        self.assertIn("expected one of newest_first, oldest_first", told)
 
 
 class Searches(AdminCase):

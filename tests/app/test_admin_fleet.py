@@ -231,6 +231,24 @@ class Configs(OpsCase):
         [report] = self.rows[0]["reports"]
         self.assertEqual((report["message"], report["metadata"]), ("does not run", refused))
 
+    def test_a_config_that_was_taken_back_is_told(self) -> None:
+        """A58: the newest that a host said of its config stands beside it, however much it
+        said of other things since."""
+        agent = self.agent()
+        self.end("config.get", host="testhost")
+        self.assertIsNone(self.rows[0]["at_host"])
+        for seq, state in ((1, "applied"), (2, "rolled_back")):
+            facts = {"state": state, "failed": "f1", "effective": "f0", "reason": "no unit"}
+            agent.push(
+                seq, source="custom:cortextx", message="configuration f1 failed",
+                metadata={"cortextx": {"config": facts}}, ts=f"2026-01-01T00:00:0{seq}Z",
+            )  # fmt: skip
+        for seq in range(3, 30):
+            agent.push(seq, source="custom:cortextx", message="lost", ts="2026-01-02T00:00:00Z")
+        self.end("config.get", host="testhost")
+        there = self.rows[0]["at_host"]
+        self.assertEqual((there["state"], there["reason"]), ("rolled_back", "no unit"))
+
     def test_changes_are_acts(self) -> None:
         """S8: what changes or reaches hosts is recorded."""
         self.assertLessEqual({"config.set", "config.push", "group.set", "probe.run"}, AUDITED)

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from cortextx.app.admin_store import StoreOps
 from cortextx.app.linesocket import OpError
 from cortextx.errors import StoreError
-from cortextx.stores.sqlite_backup import BackupMade
+from cortextx.stores.sqlite_backup import BackupMade, CopyDamaged
 
 MADE = BackupMade("/b/x.db", 10, 3, 1, 7)
 
@@ -113,6 +113,17 @@ class Backup(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.clock.pool.run()
         self.assertFalse(self.going_on)
+
+    def test_a_damaged_copy(self) -> None:
+        """It is no success: what is wrong is told, where the copy is, and what to do."""
+        self.error = CopyDamaged("/b/x.db.damaged", ("segment 3: 2 entries are damaged", "more"))
+        asking = self.begin()
+        self.clock.pool.run()
+        error = self.failureResultOf(asking, OpError).value
+        self.assertEqual(error.code, "damaged")
+        for part in ("segment 3", "1 faults more", "/b/x.db.damaged"):
+            self.assertIn(part, str(error))
+        self.assertIn("restore FILE", str(error.hint))
 
     def test_refusals(self) -> None:
         """A relative path is refused; what the copy raises is the op's error."""

@@ -95,6 +95,30 @@ class Taps(SynchronousTestCase):
         error = self.assertRaises(usage.UsageError, self.options, "--check", "--config", os.devnull)
         self.assertIn("state directory", str(error))
 
+    def test_check_looks_at_what_sources_name(self) -> None:
+        """A program that is not there is named with its source; an agent starts all the same."""
+        IdentityFiles(os.path.join(self.state, "agent")).enrol("ws://127.0.0.1:1/x", "t" * 43)
+        self.configured('[[sources]]\nkind = "custom"\ntype = "exec"\nname = "vm"\n'
+                        'command = ["/no/vmstat", "5"]\n')  # fmt: skip
+        self.options()
+        error = self.assertRaises(usage.UsageError, self.options, "--check")
+        self.assertIn("sources[0].command: expected a program that is there", str(error))
+        self.assertIn("(vm)", str(error))
+
+    def test_errors_are_in_words(self) -> None:
+        """A list that is given as text, and a text of another form, are told without a
+        pattern or what would not help."""
+        for text, said in (
+            ('kind = "file"\npath = "/a"\nexclude = "/b"', 'of strings, as ["a", "b"], got'),
+            ('kind = "journald"\nsince = "soon"', "since: expected a time as 90s"),
+            ('kind = "journald"\nname = ""', "name: expected"),
+        ):
+            self.configured(f"[[sources]]\n{text}\n")
+            error = str(self.assertRaises(usage.UsageError, self.options))
+            self.assertIn(said, error)
+            self.assertNotIn("regex", error)
+            self.assertNotIn("or one string", error)
+
     def test_the_fault_is_blamed_on_its_origin(self) -> None:
         """A wrong URL is blamed on the variable or the invitation that it came from, not on
         a file that does not hold it; a misspelt variable is named."""
@@ -254,13 +278,50 @@ class Spare(SynchronousTestCase):
     def test_the_agent_imports_no_web_or_terminal_code(self) -> None:
         """Neither twisted.web nor rich nor click is in an agent's process (60 MB budget)."""
         program = (
-            "import sys; from cortextx.app.spare import UNUSED, absent\n"
-            "with absent(*UNUSED): import cortextx.fleet.agent.protocol\n"
+            "import sys; from cortextx.app.spare import import_websocket\n"
+            "import_websocket(); import cortextx.fleet.agent.protocol\n"
             "import cortextx.app.agent_tap, cortextx.fleet.agent.service\n"
             "import cortextx.fleet.agent.buffer_writer, cortextx.fleet.agent.sources.file\n"
-            "print([m for m in ('twisted.web', 'rich', 'click', 'sqlite3') if m in sys.modules])"
+            "print([m for m in ('twisted.web', 'rich', 'click', 'sqlite3', 'autobahn.wamp.message')"
+            " if m in sys.modules])"
         )
-        found = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+        self.assertEqual(python(program), "[]")
+
+    def test_without_tls_no_openssl(self) -> None:
+        """An agent whose server is reached in the clear starts without OpenSSL, which costs 12
+        MB; who needs it after that has it. With wss:// it is there from the start."""
+        for url, found in (
+            ("ws://127.0.0.1:1/ws/agent", "False True"),
+            ("wss://a.example", "True True"),
+        ):
+            program = (
+                "import sys, twisted.scripts.twistd\n"
+                "from cortextx.app.agent_tap import makeService, StateDir, AgentSettings\n"
+                "from cortextx.app.agent_tap import IdentityFiles\n"
+                f"d = StateDir({self.mktemp()!r}); d.prepare('agent')\n"
+                f"IdentityFiles(d.join('agent')).enrol({url!r}, 't' * 43)\n"
+                "makeService({'directory': d, 'settings': AgentSettings(), 'where': 'w',"
+                " 'socket': '/x'})\n"
+                "early = 'OpenSSL' in sys.modules\n"
+                "import twisted.protocols.tls, twisted.internet.ssl\n"
+                "print(early, twisted.protocols.tls.TLSMemoryBIOFactory is not None)"
+            )
+            self.assertEqual(python(program), found)
+
+    def test_another_autobahn_is_imported_whole(self) -> None:
+        """Where Autobahn cannot do without its WAMP it gets it, and the agent runs all the same."""
+        program = (
+            "import sys; from cortextx.app import spare\n"
+            "spare._WAMP_BASES = ()\n"
+            "spare.import_websocket(); import autobahn.twisted.websocket as made\n"
+            "print(made.WebSocketClientProtocol.__name__, 'autobahn.wamp.message' in sys.modules)"
         )
-        self.assertEqual(found.stdout.strip(), "[]")
+        self.assertEqual(python(program), "WebSocketClientProtocol True")
+
+
+def python(program: str) -> str:
+    """What a process of its own prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout.strip()

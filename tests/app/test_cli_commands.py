@@ -262,6 +262,8 @@ class Hosts(SynchronousTestCase):
         wrong, and no JSON; with --json it is what the agent said."""
         said = {
             "state": "reconnecting",
+            "health": "yellow",
+            "health_why": ["not connected: refused", "source docker docker waits: no daemon"],
             "next_attempt_in": 3.4,
             "sources_paused_by": ["buffer", "link"],
             "sources": [
@@ -277,11 +279,13 @@ class Hosts(SynchronousTestCase):
             line.split() for line in Scripted(Answer(end=said))("agent", "status").out.splitlines()
         ]
         for line in (
+            "health_why.1 not connected: refused",
+            "health_why.2 source docker docker waits: no daemon",
             "next_attempt_in 3.4 s",
             "sources_paused_by buffer, link",
-            "SOURCE KIND BY FROM FILES WHY",
-            "app file local end 0 no file matches",
-            "journald journald server - - not yet",
+            "SOURCE KIND BY FROM FILES STATE WHY",
+            "app file local end 0 - no file matches",
+            "journald journald server - - - not yet",
             "FILE READ OF WHY",
             "/b\\e 5 7 -",
         ):

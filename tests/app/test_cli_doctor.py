@@ -147,6 +147,14 @@ class Looks(SynchronousTestCase):
         self.assertIn(("note", "no file is at /nonexistent/*.log (yet)"),
                       [(f.level, f.said) for f in found])  # fmt: skip
 
+    def test_a_source_that_cannot_run(self) -> None:
+        """What a source names and this machine has not is wrong, whether or not an agent runs."""
+        self.put("cortex-agent.toml", '[[sources]]\nkind = "custom"\ntype = "exec"\n'
+                 'name = "vm"\ncommand = ["/no/vmstat"]\n')  # fmt: skip
+        found = list(doctor_agent.agent_configuration(self.invocation))
+        [wrong] = [each for each in found if each.level == "wrong"]
+        self.assertIn("sources[0].command: expected a program that is there", wrong.said)
+
     def test_exit_code(self) -> None:
         """5 if anything is wrong, and a token is never in what is printed (F23)."""
         self.put("agent/token", "secret" * 10, 0o644)
@@ -221,6 +229,37 @@ class Told(SynchronousTestCase):
         self.assertIn("--host-id 6f1d", str(refused.hint))
         self.assertEqual(doctor_agent._link({"state": "active"}).level, "ok")
         self.assertEqual(doctor_agent._link({"state": "backoff"}).level, "wrong")
+
+    def test_each_source_that_does_not_work(self) -> None:
+        """It is named with its reason and with what to do; one that rests is in order."""
+        reports = [
+            {"name": "docker", "kind": "docker", "state": "waiting", "why": "no daemon"},
+            {"name": "vm", "kind": "custom", "state": "failed", "why": "x",
+             "details": {"type": "exec"}},
+            {"name": "job", "kind": "custom", "state": "waiting", "details": {"at_rest": True}},
+            {"name": "files", "kind": "file", "state": "running",
+             "details": {"trouble": "too many"}},
+        ]  # fmt: skip
+        files = [{"path": "/a", "why": "denied"}, {"path": "/b", "why": None}]
+        found = list(doctor_agent._sources({"reports": reports, "files": files}))
+        self.assertEqual(levels(found), ["wrong"] * 4)
+        self.assertEqual(
+            [each.said for each in found],
+            ["docker waits: no daemon", "custom vm has failed: x",
+             "file files is in trouble: too many", "not read: /a: denied"],
+        )  # fmt: skip
+        self.assertIn("group docker", str(found[0].hint))
+        self.assertIn("by hand", str(found[1].hint))
+
+    def test_a_configuration_that_was_taken_back(self) -> None:
+        """A58: it is wrong, with what failed and why; one that waits is worth a note."""
+        back = {"state": "rolled_back", "failed": "f1", "effective": "f0", "reason": "no unit"}
+        [found] = doctor_agent._configured({"config": back})
+        self.assertEqual(found.level, "wrong")
+        self.assertIn("(f1) was taken back: no unit", found.said)
+        [found] = doctor_agent._configured({"config": {"state": "applied", "reason": "waiting: x"}})
+        self.assertEqual(found.level, "note")
+        self.assertEqual(list(doctor_agent._configured({"config": {"state": "applied"}})), [])
 
     def test_buffer(self) -> None:
         """A buffer that cannot be written is wrong; what was lost is worth a note."""

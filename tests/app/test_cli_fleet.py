@@ -77,11 +77,31 @@ class Probe(SynchronousTestCase):
         self.assertEqual(command.asked, [("probe.history", {"host": "web1", "limit": 3})])
 
     def test_wrong_usage(self) -> None:
-        """What is no ARG=VALUE, or given twice, or without a name, asks nobody."""
+        """What is no ARG=VALUE, or given twice, or without a host, asks nobody."""
         for args in (("a",), ("=b",), ("a=1", "a=2"), ("a=1", "--timeout", "0")):
             command = Scripted()
             self.assertEqual(command("probe", "web1", "x", *args).code, 2, args)
-        self.assertEqual(Scripted()("probe", "web1").code, 2)
+        self.assertEqual(Scripted()("probe").code, 2)
+
+    def test_list(self) -> None:
+        """--list has all probes with their arguments; a host without a probe's name, those
+        that it offers."""
+        done = Scripted()("probe", "--list")
+        self.assertIn("limit: 1 to 200; default 20", done.out)
+        shown = {"capabilities": {"supported_probes": ["their.own", "disk.usage"]}}
+        command = Scripted(Answer(end=shown), Answer(end=shown))
+        lines = [line.split() for line in command("probe", "web1").out.splitlines()]
+        self.assertEqual([line[0] for line in lines], ["disk.usage", "mount:", "their.own"])
+        rows = json.loads(command("probe", "web1", "--list", "--json").out)["probes"]
+        mount = {"name": "mount", "form": "an absolute path", "needed": False, "default": None}
+        self.assertEqual([row["arguments"] for row in rows], [[mount], None])
+
+    def test_a_wrong_argument_is_named(self) -> None:
+        """F44: which it is, and what is expected there."""
+        said = {"field": "$.args.depth", "expected": "an argument of x, which takes limit"}
+        row = {**PROBE, "outcome": "invalid", "code": -32602, "output": said}
+        done = Scripted(Answer(rows=[row], end={"outcome": "invalid"}))("probe", "web1", "x")
+        self.assertIn("depth: expected an argument of x, which takes limit\n", done.err)
 
 
 class Audit(SynchronousTestCase):
@@ -95,7 +115,8 @@ class Audit(SynchronousTestCase):
 
     def test_gaps(self) -> None:
         """Else every gap is listed with its cause, losses without a number too (F13, F37)."""
-        unnumbered = {**GAP, "first": None, "last": None, "entries": 2, "cause": None}
+        unnumbered = {**GAP, "first": None, "last": None, "entries": 0, "cause": None,
+                      "detail": "7 entries"}  # fmt: skip
         end = {
             "host": "web1", "complete": False, "accepted_seq": 9, "missing_entries": 3,
             "awaited_entries": 1,
@@ -106,7 +127,8 @@ class Audit(SynchronousTestCase):
         for words in ("3 entries are missing", "1 losses before numbering", "1 numbers have not"):
             self.assertIn(words, first)
         self.assertTrue(head.startswith("FIRST"))
-        self.assertEqual([line.split()[:3] for line in lines], [["3", "5", "3"], ["-", "-", "2"]])
+        self.assertEqual([line.split()[:3] for line in lines], [["3", "5", "3"], ["-", "-", "-"]])
+        self.assertIn("7 entries", lines[1])
         self.assertIn("evicted", lines[0])
         self.assertIn("not told", lines[1])
 
@@ -191,10 +213,22 @@ class Config(SynchronousTestCase):
         done = Scripted(Answer(rows=[row]))("config", "show", "web1")
         self.assertIn("config.a  1", done.out)
         self.assertIn("no\\e", done.out)
+        self.assertEqual(done.err, "")
         done = Scripted(Answer(rows=[layer], end={"defaults": {"b": 2}}))(
             "config", "show", "--json"
         )
         self.assertEqual(json.loads(done.out), {"configs": [layer], "defaults": {"b": 2}})
+
+    def test_show_tells_of_a_roll_back(self) -> None:
+        """A58: a host that took its config back is told apart, with the reason; what it said
+        of another config is over."""
+        there = {"state": "rolled_back", "failed": "f1", "reason": "journald x: no such unit"}
+        row = {"host": "web1", "fingerprint": "f1", "config": {}, "at_host": there}
+        done = Scripted(Answer(rows=[row]))("config", "show", "web1")
+        self.assertIn("web1 took this config back: journald x: no such unit", done.err)
+        self.assertIn("at_host.state   rolled_back", done.out)
+        done = Scripted(Answer(rows=[{**row, "fingerprint": "f2"}]))("config", "show", "web1")
+        self.assertEqual(done.err, "")
 
     def test_groups(self) -> None:
         """A host's groups are listed, set and taken away."""

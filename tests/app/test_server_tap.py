@@ -21,9 +21,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from cortextx.app import certificates, server_tap
 from cortextx.app.linesocket import OpError
+from cortextx.app.room import RETRY_SECONDS
 from cortextx.app.server_tap import Options, ServerService, makeService
 from cortextx.app.statedir import StateDir
-from cortextx.errors import ConfigError, SchemaTooNew
+from cortextx.errors import ConfigError, SchemaTooNew, StoreFull
 from cortextx.fleet.server import settings
 from cortextx.stores.memory import MemoryStore
 
@@ -310,6 +311,50 @@ class Starting(SynchronousTestCase):
         another = StateDir(self.place.path)
         another.lock("cortex-server")
         another.unlock("cortex-server")
+
+    def test_a_full_disk_is_waited_for(self) -> None:
+        """A store that cannot be opened for want of room is tried again, with a word on why and
+        what to do, until it opens; nothing listens before."""
+        first, self.store = self.store, SlowStore()
+        stores = [first, self.store]
+        self.service._open_store = lambda reactor, path: stores.pop(0)
+        with capturedLogs() as logs:
+            self.service.startService()
+            first.starting.errback(StoreFull("the disk is full"))
+            self.assertEqual((self.failures, first.stopped), ([], 1))
+            [said] = [one for one in logs if one["log_level"] is LogLevel.error]
+            for part in ("the disk is full", "make room"):
+                self.assertIn(part, str(said["why"]))
+            self.assertEqual(self.reactor.tcpServers, [])
+            self.reactor.advance(RETRY_SECONDS)
+            self.store.starting.callback(None)
+        self.assertTrue(self.exists("run", "cortex-server.address"))
+        self.stop()
+
+    def test_stopping_while_waiting_for_room(self) -> None:
+        """It gives up waiting, and no timer is left."""
+        self.service.startService()
+        self.store.starting.errback(StoreFull("the disk is full"))
+        self.successResultOf(self.service.stopService())
+        self.assertEqual((self.failures, self.reactor.getDelayedCalls()), ([], []))
+
+    def test_an_address_that_cannot_be_written(self) -> None:
+        """The server is up nevertheless, and writes it as soon as there is room."""
+        self.place.prepare("server")
+        os.mkdir(self.place.address_file("cortex-server") + ".new")
+        self.store.starting.callback(None)
+        with capturedLogs() as logs:
+            self.service.startService()
+            self.successResultOf(self.service.started)
+            self.reactor.advance(RETRY_SECONDS)
+        said = [one for one in logs if one["log_level"] is LogLevel.error]
+        self.assertEqual(len(said), 1)
+        self.assertFalse(self.exists("run", "cortex-server.address"))
+        os.rmdir(self.place.address_file("cortex-server") + ".new")
+        self.reactor.advance(RETRY_SECONDS)
+        self.assertTrue(self.exists("run", "cortex-server.address"))
+        self.stop()
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
 
     def test_a_taken_state_directory_ends_the_process(self) -> None:
         """A second server on one state directory says so and leaves the first alone."""

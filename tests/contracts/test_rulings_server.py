@@ -92,6 +92,10 @@ class Seqs(ContractCase):
         token = self.enrolled()
         peer, answer = self.greeted(token, resume_from_seq=500)
         self.assertEqual(answer["result"]["accepted_seq"], 0)
+        self.assertEqual(self.gaps(), [(1, 500)], "before anything is pushed")
+        self.greeted(token, resume_from_seq=500)
+        self.assertEqual(self.gaps(), [(1, 500)])
+        peer, _ = self.greeted(token, resume_from_seq=500)
         self.assertEqual(peer.push(501, 2)["result"]["up_to_seq"], 502)
         self.assertEqual(self.gaps(), [(1, 500)])
 

@@ -115,6 +115,16 @@ class FakeAgent:
         watch, names = self.tailer.watch(), self.files.names
         matched = {p for p in names if fnmatch.fnmatch(p, self.pattern)}
         listed = set(watch.directories)
+        calm = {
+            home: watch.calm.mark_of(home, self.files.stat(names[home]))
+            for home in watch.calm
+            if home in matched
+        }
+        awake = watch.calm.missed({mark for mark in calm.values() if mark is not None})
+        for home in awake:
+            if home not in matched or watch.calm.identity(home) != (DEV, names[home].number):
+                listed.add(os.path.dirname(home))
+        resting = {watch.calm.identity(home) for home in watch.calm if home not in awake}
         for home, (identity, path) in watch.homes.items():
             here = (DEV, names[home].number) if home in matched else None
             directory = os.path.dirname(path)
@@ -124,6 +134,7 @@ class FakeAgent:
         shown = matched | {p for p in names if os.path.dirname(p) in listed}
         shown |= {p for p in watch.strays if p in names}
         seen = [Seen(p, p, self.files.stat(names[p]), p in matched) for p in sorted(shown)]
+        seen = [one for one in seen if one.stat.identity not in resting]
         met = {one.stat.identity for one in seen}
         handles = {}
         for handle, identity in watch.handles.items():
@@ -133,7 +144,7 @@ class FakeAgent:
                 handles[handle] = (self.files.stat(inode), path)
         self.take(
             self.tailer.scanned(
-                Scan(seen, handles, dict.fromkeys(listed, self.files.changes)), self.now
+                Scan(seen, handles, dict.fromkeys(listed, self.files.changes), awake), self.now
             )
         )
 
@@ -184,6 +195,8 @@ class FakeAgent:
                 self.kept[key] = value
         if isinstance(action, Gap):
             self.gaps.append(action)
+            if action.handle is not None:
+                self.take(self.tailer.put_durable(action.handle, self.now))
         if isinstance(action, Emit):
             self.emitted.append(action)
             if inode is not None:

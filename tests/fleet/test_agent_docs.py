@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 from twisted.trial.unittest import SynchronousTestCase
 
+from cortextx.fleet.agent.probes.arguments import arguments_of
+from cortextx.fleet.agent.probes.catalogue import PROBES
 from cortextx.fleet.agent.settings import AgentTable, ServerTable
 from cortextx.fleet.agent.tables import (
     MEMBERS,
@@ -61,6 +63,16 @@ class Settings(SynchronousTestCase):
                 if default not in (None, ()) and not isinstance(default, msgspec.Struct):
                     value = json.dumps(default if not isinstance(default, tuple) else [*default])
                     self.assertEqual(said, f"`{value}`", key)
+
+    def test_every_probe(self) -> None:
+        """Each probe has its row, and each argument what it may be, as the code has it."""
+        rows = rows_behind(self.text, "## Probes")
+        self.assertEqual(list(rows), list(PROBES))
+        for name, probe in PROBES.items():
+            found = [
+                f"`{each.name}` ({str(each).partition(': ')[2]})" for each in arguments_of(probe)
+            ]
+            self.assertEqual(rows[name], [probe.about, ", ".join(found) or "none"])
 
     def test_whose_each_is(self) -> None:
         """The column `of` names the kinds, or the types of custom sources, that take a key."""

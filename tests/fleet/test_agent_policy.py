@@ -31,6 +31,11 @@ def of(**members: Any) -> AgentSettings:
 ASKED = DEFAULT_AGENT_CONFIG.log_sources
 
 
+def _same(kind: str, table: SourceTable) -> bool:
+    """Whether a local table reads the host's own journal or daemon."""
+    return table.kind == kind and not (table.namespace or table.socket)
+
+
 def file(path: str) -> LogSourceConfig:
     return LogSourceConfig(kind="file", path=path)
 
@@ -68,10 +73,32 @@ class Policy(SynchronousTestCase):
         found = plan(asked, allow, local)
         names = [(source.name, source.origin) for source in found.run]
         self.assertEqual(names, [("switches", "local"), ("web", "local"), ("docker", "server")])
-        self.assertEqual(found.left_out, ())
+        [left] = found.left_out
+        self.assertEqual((left.kind, left.origin), ("journald", "server"))
+        self.assertIn("'web' of [[sources]] here", left.why)
         made = groups(found.run, allow)
         self.assertEqual([group.kind for group in made], ["custom", "journald", "docker"])
         self.assertEqual(made[1].table.units, ("nginx.service",))
+
+    def test_a_local_source_stands_only_for_the_same(self) -> None:
+        """One of another journal or daemon stands for nothing; one that reads as much or as
+        asked does so silently; a name that is taken is told."""
+        asked = [LogSourceConfig(kind="journald"), LogSourceConfig(kind="docker", filter="a-*")]
+        allow = ("journald", "docker")
+        for local, left in (
+            ([SourceTable(kind="journald", since="7d"), SourceTable(kind="docker")], []),
+            ([SourceTable(kind="docker", include=("a-*",))], []),
+            ([SourceTable(kind="docker", exclude=("b",))], ["docker"]),
+            ([SourceTable(kind="journald", name="x", namespace="x")], []),
+            ([SourceTable(kind="journald", namespace="x")], ["journald"]),
+            ([SourceTable(kind="docker", name="p", socket="/run/podman.sock")], []),
+        ):
+            found = plan(asked, allow, local)
+            self.assertEqual([each.kind for each in found.left_out], left, local)
+            self.assertEqual(len(found.run), len(local) + sum(
+                not any(_same(kind, table) for table in local) and kind not in left
+                for kind in allow
+            ), local)  # fmt: skip
 
     def test_a_servers_filter(self) -> None:
         """A filter is a journal's match, or a glob on containers' names; elsewhere it is told
@@ -167,6 +194,51 @@ class Settings(SynchronousTestCase):
                 check(settings, "x.toml")
             else:
                 self.assertEqual(self.refused(settings), "server.url")
+
+    def test_the_urls_form_is_the_urls_fault(self) -> None:
+        """What is no URL is blamed on the same setting as one that is insecure."""
+        for url in ("http://x", "ws://", "logs.example"):
+            self.assertEqual(self.refused(AgentSettings(server=ServerTable(url=url))), "server.url")
+
+    def test_a_source_with_a_name_is_named(self) -> None:
+        settings = of(kind="custom", type="exec", name="vm", command=("ls",))
+        error = self.assertRaises(ConfigError, check, settings, "x.toml")
+        self.assertIn("(vm)", str(error))
+
+    def test_sources_do_not_collide(self) -> None:
+        """Two listeners on one address, and two readers of one input, are refused; other
+        transports and ports are not."""
+
+        def listener(type: Any, listen: str) -> SourceTable:
+            return SourceTable(kind="custom", type=type, listen=listen, name=f"{type} {listen}")
+
+        for one, other, good in (
+            (listener("syslog-udp", "0.0.0.0:514"), listener("syslog-udp", "127.0.0.1:514"), False),
+            (
+                listener("syslog-udp", "127.0.0.1:514"),
+                listener("syslog-tcp", "127.0.0.1:514"),
+                True,
+            ),
+            (
+                listener("syslog-udp", "127.0.0.1:514"),
+                listener("syslog-udp", "127.0.0.1:515"),
+                True,
+            ),
+            (
+                listener("syslog-udp", "127.0.0.2:514"),
+                listener("syslog-udp", "127.0.0.1:514"),
+                True,
+            ),
+            (listener("syslog-unix", "/run/a"), listener("syslog-unix", "/run//a"), False),
+            (listener("syslog-unix", "/run/a"), listener("syslog-unix", "/run/b"), True),
+        ):
+            settings = AgentSettings(sources=(one, other))
+            if good:
+                check(settings, "x.toml")
+            else:
+                self.assertEqual(self.refused(settings), "sources[1].listen")
+        stdin = [SourceTable(kind="custom", type="stdin", name=name) for name in "ab"]
+        self.assertEqual(self.refused(AgentSettings(sources=(*stdin,))), "sources[1].type")
 
     def test_faults_are_named(self) -> None:
         """Each fault names its field."""

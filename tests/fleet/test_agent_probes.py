@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import shutil
+import socket
 import tempfile
+import time
 from typing import Any
 
 import msgspec
@@ -27,6 +31,7 @@ from cortextx.fleet.agent.probes.catalogue import (
     read_args,
 )
 from cortextx.fleet.agent.probes.disabled import Death, Disabled
+from cortextx.fleet.agent.probes.needs import missing
 from cortextx.fleet.agent.probes.place import Place
 from cortextx.fleet.agent.probes.redact import SHOWN, redacted
 from cortextx.fleet.agent.probes.registry import MAX_QUEUED, ProbeRegistry
@@ -57,6 +62,14 @@ class CatalogueTests(SynchronousTestCase):
     def test_f44_an_unknown_argument_is_named(self) -> None:
         fault = self.assertRaises(JsonShapeError, read_args, PROBES["host.info"], {"x": 1})
         self.assertIn("x", str(fault))
+        fault = self.assertRaises(JsonShapeError, read_args, PROBES["disk.largest"], {"deep": 1})
+        self.assertEqual(fault.field, "$.args.deep")
+        self.assertEqual(fault.expected, "an argument of disk.largest, which takes path, limit")
+
+    def test_f44_no_pattern_is_shown(self) -> None:
+        """What a text should be is said in words."""
+        fault = self.assertRaises(JsonShapeError, read_args, PROBES["file.tail"], {"path": "x"})
+        self.assertEqual(fault.expected, "an absolute path")
 
     def test_f44_arguments_are_an_object(self) -> None:
         self.assertRaises(JsonShapeError, read_args, PROBES["host.info"], [1])
@@ -421,6 +434,21 @@ class UnitsTests(SynchronousTestCase):
 
 class ContainerTests(SynchronousTestCase):
     """What the Engine says, read."""
+
+    def test_s7_any_configured_socket_will_do(self) -> None:
+        """The probe is offered where one of the sockets is there, and asks that one."""
+        at = tempfile.mkdtemp(prefix="cx", dir="/tmp")
+        self.addCleanup(shutil.rmtree, at)
+        path = os.path.join(at, "podman.sock")
+        probe = PROBES["docker.health"]
+        usual = dataclasses.replace(probe, needs=("socket:/no/such",))
+        self.assertIn(f"{path} or /no/such", missing(usual, [path]) or "")
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(path)
+            self.assertIsNone(missing(usual, ["/no/other", path]))
+            place = Place(time.monotonic() + 5, (), (), 1000, ("/no/other", path))
+            error = self.assertRaises(OSError, containers.health, Args(), place)
+            self.assertIsInstance(error, ConnectionRefusedError)
 
     def test_health_is_in_the_status(self) -> None:
         for status, health in (

@@ -564,6 +564,7 @@ class Agents(SynchronousTestCase):
         self.assertEqual(
             (config["state"], config["reason"]), ("rolled_back", "file files: it broke")
         )
+        self.assertIn("configuration was taken back", " ".join(self.status()["health_why"]))
         [entry] = self.own()
         told = entry["metadata"]["cortextx"]["config"]
         self.assertEqual((told["failed"], told["desired"]), (config["failed"],) * 2)
@@ -653,9 +654,15 @@ class Agents(SynchronousTestCase):
 
     def test_a37_health_is_red_until_acknowledged(self) -> None:
         """Damaged parts keep it red, a broken link yellow; else it is green."""
-        self.assertEqual(self.status()["health"], "yellow")
+        found = self.status()
+        self.assertEqual((found["health"], len(found["health_why"])), ("yellow", 1))
         self.welcome()
-        self.assertEqual(self.status()["health"], "green")
+        found = self.status()
+        self.assertEqual((found["health"], found["health_why"]), ("green", []))
+        self.sources[-1].told = SourceReport("files", "file", "failed", "it broke")
+        found = self.status()
+        self.assertEqual(found["health"], "yellow")
+        self.assertEqual(found["health_why"], ["source file files has failed: it broke"])
         self.buffer.kept_apart = ["quarantine-1"]
         found = self.status()
         self.assertEqual((found["health"], found["unacknowledged"]), ("red", ["quarantine-1"]))

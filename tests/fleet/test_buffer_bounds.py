@@ -188,6 +188,73 @@ class FailureTests(SynchronousTestCase):
         writer.buffer.truncate(45)
         self.assertIn(RESERVE, writer.disk.names())
 
+    def test_where_all_is_acked_a_full_disk_gives_the_newest_segment_back_F19(self) -> None:
+        """An empty segment with the same checkpoints takes its place, and writing goes on."""
+        limits = BufferLimits(soft=400_000, hard=600_000, min_free=0, segment=90_000, cache=0)
+        writer = Writer(SimulatedDisk(), limits)
+        writer.buffer.adopt(0)
+        while writer.buffer.size < 60_000:
+            writer.put(20)
+        count = writer.count
+        writer.disk.capacity -= writer.disk.free()
+        self.assertRaises(StoreFull, writer.put, 20)
+        self.assertEqual(writer.buffer.pressure, "hard")
+        writer.buffer.truncate(count)
+        writer.put(20)
+        self.assertEqual((writer.buffer.pressure, writer.buffer.full), ("ok", None))
+        self.assertLess(writer.buffer.size, 4000)
+        writer.reopen()
+        self.assertEqual(set(everything(writer.buffer)), set(range(count + 1, count + 21)))
+        self.assertEqual((writer.buffer.losses(), writer.count), ([], count + 20))
+
+    def test_a_crash_while_it_is_given_back_loses_nothing_F19(self) -> None:
+        limits = BufferLimits(soft=400_000, hard=600_000, min_free=0, segment=90_000, cache=0)
+        writer = Writer(SimulatedDisk(), limits)
+        writer.buffer.adopt(0)
+        while writer.buffer.size < 40_000:
+            writer.put(500)
+        count = writer.count
+        writer.reopen()
+        writer.buffer.truncate(count)
+        self.assertTrue(writer.buffer.relieve())
+        writer.put(1)
+        for state in writer.disk.crash_states(16):
+            buffer = Buffer.open(state.disk(), limits)
+            self.assertEqual((buffer.losses(), buffer.recovery.notes), ([], ()), state.kept)
+            self.assertGreaterEqual(buffer.last, count, state.kept)
+            self.assertIn(buffer.checkpoints()["file:n"], (b"%d" % count, b"%d" % (count + 1)))
+
+    def test_acks_that_could_not_be_written_free_their_room_later_F19(self) -> None:
+        """Neither the reserve nor room for a new state was there when the ack came."""
+        writer = Writer(SimulatedDisk())
+        writer.buffer.adopt(0)
+        for _ in range(5):
+            writer.put(7)
+        writer.disk.unlink(RESERVE)
+        writer.disk.capacity = sum(map(len, writer.disk.files().values()))
+        for _ in range(3):
+            writer.disk.fail("create", errno.ENOSPC)
+        self.assertRaises(StoreFull, writer.buffer.truncate, 35)
+        self.assertGreater(len(segments(writer.disk)), 1)
+        writer.disk.fail("create", errno.ENOSPC)  # what is left of those before
+        for _ in range(3):
+            writer.buffer.relieve()
+        self.assertEqual(len(segments(writer.disk)), 1)
+        writer.reopen()
+        self.assertEqual((writer.buffer.losses(), writer.buffer.acked), ([], 35))
+
+    def test_without_a_reserve_the_copy_of_the_state_makes_room_for_it(self) -> None:
+        writer = Writer(SimulatedDisk())
+        writer.buffer.adopt(0)
+        for _ in range(5):
+            writer.put(7)
+        writer.buffer.truncate(15)
+        writer.disk.unlink(RESERVE)
+        writer.disk.capacity = sum(map(len, writer.disk.files().values())) + 20
+        many = len(segments(writer.disk))
+        writer.buffer.truncate(35)
+        self.assertLess(len(segments(writer.disk)), many)
+
     def test_a_failed_sync_ends_writing_until_reopened(self) -> None:
         for operation in ("sync", "sync_directory"):
             writer = Writer(SimulatedDisk())

@@ -14,6 +14,7 @@ from cortextx.errors import (
 from cortextx.fleet.agent.buffer import Buffer
 from cortextx.fleet.agent.buffer_blocks import SegmentHeader, encode_segment_header
 from cortextx.fleet.agent.buffer_state import LOSSES_KEY, STATE
+from cortextx.fleet.agent.buffer_view import acknowledge, apart
 from cortextx.testing.disk import SimulatedDisk
 from tests.fleet.buffer_life import ROOMY, Writer, body, everything, segments
 
@@ -100,17 +101,72 @@ class DamageTests(SynchronousTestCase):
         self.assertEqual(everything(again)[49], body(49))
         self.assertEqual((again.recovery.lost, len(again.losses())), (0, 1))
 
-    def test_without_that_proof_it_is_a_torn_end_and_cut(self) -> None:
+    def killed(self) -> SimulatedDisk:
+        """Two blocks, of which nothing but the second's own bytes says that it was synced."""
         writer = Writer(SimulatedDisk())
         writer.buffer.adopt(0)
         writer.put(4)
         writer.put(4)
-        disk = SimulatedDisk(writer.disk.files())
-        disk.damage(*self.find(disk, 8), b"#")
+        return SimulatedDisk(writer.disk.files())
+
+    def test_without_that_proof_an_unfinished_write_is_a_torn_end_and_cut(self) -> None:
+        """It lacks its end, or pages of it were never written."""
+        for how in ("short", "zeros", "no head"):
+            disk = self.killed()
+            name, at = self.find(disk, 8)
+            head = disk.files()[name].rfind(b"\0CXB")
+            if how == "short":
+                disk.open(name).truncate(at + 3)
+            elif how == "zeros":
+                disk.damage(name, at, bytes(20))
+            else:
+                disk.damage(name, head, bytes(60))
+            buffer = Buffer.open(disk, ROOMY)
+            self.assertGreater(buffer.recovery.cut, 0, how)
+            self.assertEqual((buffer.recovery.lost, buffer.last, buffer.losses()), (0, 4, []), how)
+            self.assertEqual(buffer.checkpoints(), {"file:n": b"4"}, how)
+            self.assertEqual(buffer.quarantined(), [], how)
+
+    def test_a37_a_last_block_with_changed_bytes_is_damage_and_kept_aside(self) -> None:
+        """No unfinished write leaves other bytes than were written; its numbers are not given
+        out again, as the server may know them."""
+        for how in ("entry", "head"):
+            disk = self.killed()
+            name, at = self.find(disk, 8)
+            head = disk.files()[name].rfind(b"\0CXB")
+            disk.damage(name, at if how == "entry" else head + 9, b"#")
+            buffer = Buffer.open(disk, ROOMY)
+            [loss] = buffer.losses()
+            self.assertEqual((loss.first, loss.last, loss.reason), (5, 8, "damaged"), how)
+            [kept] = buffer.quarantined()
+            self.assertIn(body(7), disk.files()[kept], how)
+            self.assertEqual((buffer.last, buffer.next_seq), (8, 9), how)
+            self.assertEqual(buffer.checkpoints(), {"file:n": b"4"}, how)
+            buffer.append([body(9)], {"file:n": b"9"})
+            buffer.sync()
+            again = Buffer.open(SimulatedDisk(disk.files()), ROOMY)
+            self.assertEqual(set(everything(again)), {1, 2, 3, 4, 9}, how)
+            self.assertEqual((len(again.losses()), again.recovery.lost), (1, 0), how)
+
+    def test_a_damaged_head_of_a_new_segment_costs_no_entry(self) -> None:
+        disk = self.killed()
+        disk.damage(segments(disk)[0], 8, b"########")
         buffer = Buffer.open(disk, ROOMY)
-        self.assertGreater(buffer.recovery.cut, 0)
-        self.assertEqual((buffer.recovery.lost, buffer.last, buffer.losses()), (0, 4, []))
-        self.assertEqual(buffer.checkpoints(), {"file:n": b"4"})
+        self.assertEqual(set(everything(buffer)), set(range(1, 9)))
+
+    def test_a37_what_was_acknowledged_does_not_come_back(self) -> None:
+        """The damaged bytes still stand in their segment at each start (A37)."""
+        buffer = self.damaged_at(6, 47)
+        everything(buffer)
+        self.assertEqual(len(buffer.quarantined()), 2)
+        disk = self.disk
+        names = acknowledge(disk)
+        for _ in range(3):
+            disk = SimulatedDisk(disk.files())
+            again = Buffer.open(disk, ROOMY)
+            everything(again)
+            self.assertEqual((apart(disk), again.recovery.notes), ([], ()))
+            self.assertLessEqual(set(names), set(disk.names()))
 
     def test_a_segment_that_was_begun_proves_the_one_before_whole(self) -> None:
         writer = Writer(SimulatedDisk())

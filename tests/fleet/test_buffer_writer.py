@@ -246,6 +246,32 @@ class WriterTests(SynchronousTestCase):
         self.assertEqual((self.reactor.getDelayedCalls(), self.writer.pending_bytes), ([], 0))
         self.assertEqual(self.writer.last, 0)
 
+    def test_a_full_disk_whose_entries_are_all_acked_recovers_by_itself_F19(self) -> None:
+        """What acked entries take is given back while nobody puts or acks anything."""
+        limits = BufferLimits(soft=800_000, hard=1_200_000, min_free=0, segment=100_000, cache=0)
+        self.writer = BufferWriter(
+            self.reactor, lambda: Buffer.open(self.disk, limits), spawn=lambda work: self.join
+        )
+        self.writer.start()
+        self.adopt(0)
+        self.writer.put([b"1" * 60_000], {"k": b"here"})
+        self.work()
+        self.disk.capacity -= self.disk.free()
+        put = self.writer.put([b"2" * 40_000], {})
+        self.work()
+        self.failureResultOf(put, StoreFull)
+        self.writer.truncate(1)
+        self.work()
+        for _ in range(3):
+            self.reactor.advance(1)
+            self.work()
+        self.assertEqual((self.writer.pressure, self.writer.status.full), ("ok", None))
+        again = self.writer.put([b"2" * 40_000], {})
+        asked = self.writer.checkpoints()
+        self.work()
+        self.assertEqual(self.successResultOf(again), 2)
+        self.assertEqual(self.successResultOf(asked), {"k": b"here"})
+
     def test_a_failed_sync_refuses_puts_until_reopened(self) -> None:
         self.adopt(0)
         self.writer.put([b"1"], {})
@@ -314,6 +340,17 @@ class WriterTests(SynchronousTestCase):
         self.work()
         self.successResultOf(stopped)
         self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_a_buffer_that_the_server_did_not_know_is_told_of_F2(self) -> None:
+        """A lost one and one that was restored from an older copy; the usual case is none."""
+        self.adopt(0)
+        self.assertIsNone(self.writer.status.story)
+        self.adopt(50)
+        self.assertIn("restored", self.writer.status.story or "")
+        self.make()
+        self.adopt(50)
+        self.assertIn("this buffer is new", self.writer.status.story or "")
+        self.assertIn("50", self.writer.status.story or "")
 
     def test_a_hook_that_raises_is_logged_and_changes_nothing(self) -> None:
         self.adopt(0)

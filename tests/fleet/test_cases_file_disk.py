@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import os
 import select
 import tempfile
@@ -14,8 +15,9 @@ from zope.interface import implementer
 
 from cortextx.core.patterns import PatternError
 from cortextx.fleet.agent.entries import encode_body
-from cortextx.fleet.agent.sources import hints
+from cortextx.fleet.agent.sources import hints, rotation
 from cortextx.fleet.agent.sources.actions import Scan, Seen
+from cortextx.fleet.agent.sources.file import FileSource
 from cortextx.fleet.agent.sources.globs import facts
 from cortextx.fleet.agent.sources.hints import Hints
 from cortextx.fleet.agent.sources.multiline import Multiline
@@ -60,6 +62,138 @@ class FileCases(FileSourceCase):
         details = source.report().details
         self.assertEqual((details["open_files"], details["max_open_files"]), (5, 5))
         self.assertEqual(source.report().counters["records"], 120_000)
+
+    def test_files_of_which_nothing_is_due_have_no_machine(self) -> None:
+        """Only open ones do; one that grows, is rotated or goes is taken up again."""
+        for number in range(40):
+            self.write(f"{number:02}.log", b"one\n")
+        source = self.source(tail=TailSettings(max_open=5), notified=False)
+        source.start()
+        self.pass_time(3)
+        self.assertEqual((len(self.bodies), source.report().details["known_files"]), (40, 40))
+        self.assertLessEqual(len(source._tailer._files.tails), 5)
+        for number in (3, 7):
+            self.write(f"{number:02}.log", b"two\n")
+        os.rename(os.path.join(self.logs, "07.log"), os.path.join(self.logs, "07.log.1"))
+        self.write("07.log", b"three\n")
+        os.unlink(os.path.join(self.logs, "11.log"))
+        self.pass_time(5)
+        self.assertEqual(sorted(self.messages()[40:]), ["three", "two", "two"])
+        self.assertEqual(source.report().counters["gaps"], 0)
+        source.stop()
+        again = self.source(tail=TailSettings(max_open=5), notified=False)
+        again.start()
+        self.assertLessEqual(len(again._tailer._files.tails), 6)
+        self.pass_time(5)
+        self.assertEqual(len(self.bodies), 43)
+
+    def test_directories_of_calm_files_are_told_of_too(self) -> None:
+        """So a change of such a file brings a hint as any other does."""
+        for number in range(8):
+            os.mkdir(os.path.join(self.logs, f"{number}"))
+            self.write(f"{number}/a.log", b"one\n")
+        source = self.source("*/a.log", tail=TailSettings(max_open=2), notified=False)
+        seen = []
+        source._hints.watch = lambda roots, found: seen.append(found)
+        source.start()
+        self.pass_time(3)
+        self.assertGreaterEqual(len(seen[-1].calm_in), 6)
+        told = {os.path.dirname(one.real) for one in seen[-1].files} | set(seen[-1].calm_in)
+        self.assertEqual(told, {os.path.join(self.logs, f"{number}") for number in range(8)})
+
+    def test_a_calm_file_with_another_name_is_one_file(self) -> None:
+        """A second name of the same file, or a listing of its directory, brings no second."""
+        for number in range(8):
+            self.write(f"{number}.log", b"one\n")
+        source = self.source(tail=TailSettings(max_open=2), notified=False)
+        source.start()
+        self.pass_time(3)
+        os.link(os.path.join(self.logs, "1.log"), os.path.join(self.logs, "also.log"))
+        os.rename(os.path.join(self.logs, "2.log"), os.path.join(self.logs, "2.log.1"))
+        self.pass_time(40)
+        self.assertEqual(self.messages(), ["one"] * 8)
+
+    def test_more_files_than_max_files_are_not_read_and_said(self) -> None:
+        """Those met first go on; one more is read once there is room."""
+        for number in range(10):
+            self.write(f"{number}.log", b"one\n")
+        source = self.source(tail=TailSettings(max_files=6, max_open=2), notified=False)
+        source.start()
+        self.pass_time(3)
+        self.assertEqual(len(self.bodies), 6)
+        trouble = source.report().details["trouble"]
+        self.assertIn(os.path.join(self.logs, "*.log"), trouble)
+        self.assertIn("4 not read", trouble)
+        self.assertEqual(source.report().details["files"], {os.path.join(self.logs, "*.log"): 10})
+        read = {entry.source.removeprefix("file:") for entry in self.entries()}
+        for path in sorted(read)[:4]:
+            os.unlink(path)
+        self.pass_time(10)
+        self.assertEqual(len(self.bodies), 10)
+        self.assertIsNone(source.report().details["trouble"])
+
+    def test_many_new_files_come_in_steps(self) -> None:
+        """No scan brings more than some, and `start = end` skips what was there all the same
+        (F41)."""
+        self.patch(rotation, "STEP", 3)
+        for number in range(10):
+            self.write(f"{number}.log", b"old\n")
+        source = self.source(tail=TailSettings(max_open=2, start="end"), notified=False)
+        source.start()
+        self.assertEqual(source.report().details["known_files"], 3)
+        self.pass_time(5)
+        self.assertEqual(source.report().details["known_files"], 10)
+        self.write("9.log", b"new\n")
+        self.write("fresh.log", b"all\n")
+        self.pass_time(5)
+        self.assertEqual(sorted(self.messages()), ["all", "new"])
+
+    def compressed_meanwhile(self, more: bytes, name: str = "app.log.1.gz") -> FileSource:
+        """A source that finds its file compressed; `more` was written while it was down."""
+        path = self.write("app.log", b"one\ntwo\n")
+        first = self.source()
+        first.start()
+        self.pass_time()
+        first.stop()
+        self.write("app.log", more)
+        with open(path, "rb") as log, gzip.open(os.path.join(self.logs, name), "wb") as copy:
+            copy.write(log.read())
+        os.rename(self.write("other", b"new\n"), path)  # in an inode that was free before
+        source = self.source()
+        source.start()
+        self.pass_time(5)
+        return source
+
+    def test_a16_what_was_read_whole_before_it_was_compressed_is_no_gap(self) -> None:
+        """However it is named; nothing of it is sent again."""
+        for name in ("app.log.1.gz", "app.log-20260101.gz", "app.log.gz"):
+            del self.bodies[:]
+            source = self.compressed_meanwhile(b"", name)
+            self.assertEqual(self.messages(), ["one", "two", "new"], name)
+            self.assertEqual(source.report().counters["gaps"], 0, name)
+            source.stop()
+            for each in os.listdir(self.logs):
+                os.unlink(os.path.join(self.logs, each))
+            self.kept.clear()
+
+    def test_a16_what_was_compressed_unread_is_a_gap_of_that_many_bytes(self) -> None:
+        self.compressed_meanwhile(b"three\n")
+        self.assertEqual([m for m in self.messages() if m in ("one", "two", "three", "new")],
+                         ["one", "two", "new"])  # fmt: skip
+        [gap] = [one for one in self.entries() if one.source == "custom:cortextx"]
+        self.assertIn(b'"unread_bytes":"6"', bytes(gap.metadata))
+
+    def test_a16_a_copy_of_another_file_says_nothing(self) -> None:
+        """An older one, or one that begins otherwise."""
+        old = os.path.join(self.logs, "app.log.2.gz")
+        with gzip.open(old, "wb") as copy:
+            copy.write(b"one\ntwo\n")
+        os.utime(old, (1, 1))
+        other = os.path.join(self.logs, "app.log.3.gz")
+        with gzip.open(other, "wb") as copy:
+            copy.write(b"another\nfile\n")
+        source = self.compressed_meanwhile(b"", "elsewhere.gz")
+        self.assertEqual(source.report().counters["gaps"], 1)
 
     def test_a34_invalid_bytes_are_kept_and_neighbours_untouched(self) -> None:
         """In a file whose name holds such bytes too."""

@@ -7,7 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from cortextx.core.marks import read_mark
 from cortextx.fleet.agent.changing import (
-    MAX_SESSIONS,
+    MAX_CUTS,
     TRIAL_SECONDS,
     ConfigTrial,
     Keep,
@@ -31,12 +31,14 @@ class Trials(SynchronousTestCase):
         self.trial = ConfigTrial(GOOD)
         self.now = 100.0
 
-    def look(self, seconds: float, session: str | None = "s", **faults: str) -> list[Step]:
+    def look(
+        self, seconds: float, session: str | None = "s", cut_by: str | None = None, **faults: str
+    ) -> list[Step]:
         """Look once a second, as the agent does; all steps that came of it."""
         steps: list[Step] = []
         for _ in range(int(seconds)):
             self.now += 1
-            steps += self.trial.looked(self.now, session, faults)
+            steps += self.trial.looked(self.now, session, faults, cut_by=cut_by)
         return steps
 
     def propose(self, config: AgentConfig, pushed: bool = True, **faults: str) -> list[Step]:
@@ -75,14 +77,43 @@ class Trials(SynchronousTestCase):
         self.assertEqual(self.look(1, x="gone")[0], Keep(NEW))
 
     def test_a58_a_bad_push_never_costs_the_link(self) -> None:
-        """A connection that breaks again and again under it ends the trial; one break, or an
-        outage, does not."""
+        """A server that ends the connection again and again for what it is sent ends the
+        trial; one such end, or an outage, does not."""
         self.propose(NEW)
-        self.look(2, "s1")
+        self.look(2, "s0")
         self.assertEqual(self.look(600, None), [])
-        for number in range(2, MAX_SESSIONS):
-            self.assertEqual(self.look(2, f"s{number}"), [])
-        self.assertEqual(self.look(1, "last")[0], Use(GOOD, back=True))
+        too_big = "the server closed the connection (1009)"
+        for number in range(1, MAX_CUTS):
+            self.assertEqual(self.look(2, f"s{number}", too_big), [])
+        back, tell = self.look(1, "last", too_big)
+        self.assertEqual(back, Use(GOOD, back=True))
+        assert isinstance(tell, Tell)
+        self.assertIn("1009", tell.standing.reason or "")
+
+    def test_a58_a_server_that_restarts_is_no_fault(self) -> None:
+        """However often it goes away, or the network breaks, the configuration is kept."""
+        for why in ("the server closed the connection (1001)", "it broke off", "refused"):
+            self.trial = ConfigTrial(GOOD)
+            self.propose(NEW)
+            for number in range(MAX_CUTS + 3):
+                self.assertEqual(self.look(4, f"s{number}", why), [])
+            self.assertEqual(self.look(TRIAL_SECONDS, "s", why)[0], Keep(NEW))
+
+    def test_a58_what_waits_is_told(self) -> None:
+        """A source that it brought and that waits for something (a daemon, a file) fails no
+        trial, and the server is told that it waits."""
+        self.propose(NEW, before="x")
+        waiting = {"before": "x", "docker docker": "no daemon"}
+        for _ in range(int(TRIAL_SECONDS) + 1):
+            self.now += 1
+            steps = self.trial.looked(self.now, "s", {}, waiting)
+        tell = steps[-1]
+        assert isinstance(tell, Tell)
+        self.assertEqual(
+            (tell.standing.state, tell.standing.reason),
+            ("applied", "waiting: docker docker: no daemon"),
+        )
+        self.assertIn(b"no daemon", config_reported(tell.standing, 0))
 
     def test_a58_the_next_is_not_blocked(self) -> None:
         """After a failure another one is tried; the failed one again only if it is pushed."""

@@ -330,6 +330,14 @@ class LineEncoderTests(SynchronousTestCase):
 class ExecTests(SynchronousTestCase):
     """The pauses between runs; real processes are in tests/integration."""
 
+    def test_between_runs_it_rests(self) -> None:
+        """A37: waiting for the next run is no trouble after an end that was well."""
+        source = ExecSource(Clock(), "x", ExecSettings(("/no",)), Store().put)
+        for status, rests in ((1, False), (0, True), (-9, False)):
+            source.exited(status, 5.0)
+            found = source.report()
+            self.assertEqual((found.state, found.details["at_rest"]), ("waiting", rests))
+
     def test_failures_wait_longer_each_time(self) -> None:
         """A command that cannot start is tried again ever later, up to five minutes."""
         clock, times = Clock(), []
@@ -349,6 +357,7 @@ class ExecTests(SynchronousTestCase):
         self.assertEqual(waits, [10, 20, 40, 80, 160, 300, 300, 300])
         self.assertIn("No such file", source.report().why or "")
         self.assertEqual(source.report().state, "waiting")
+        self.assertFalse(source.report().details["at_rest"])
         self.successResultOf(source.stop())
         self.assertEqual(clock.getDelayedCalls(), [])
 

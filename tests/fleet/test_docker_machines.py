@@ -6,9 +6,12 @@ import random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
+from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyClass
 
+from cortextx.fleet.agent.sources.docker_api import EngineApi
 from cortextx.fleet.agent.sources.docker_frames import (
     MAX_FRAME,
     PIECE,
@@ -245,3 +248,12 @@ class SourceTests(SynchronousTestCase):
     def test_it_is_a_log_source(self):
         """The class keeps the interface's word."""
         self.assertTrue(verifyClass(ILogSource, DockerSource))
+
+    def test_connections_say_nothing_in_the_log(self):
+        """Each look at the daemon is a connection: none of them has lines of its own."""
+        reactor = MemoryReactorClock()
+        asked = Deferred.fromCoroutine(EngineApi(reactor, "/no/such").containers())
+        [(path, factory, *_)] = reactor.unixClients
+        self.assertEqual((path, factory._wrappedFactory.noisy), ("/no/such", False))
+        asked.addErrback(lambda _: None)
+        asked.cancel()

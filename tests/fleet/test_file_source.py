@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import os
 
-import msgspec
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from cortextx.fleet.agent.sources.globs import Grounds, glob_test, shown_path, static_root
+from cortextx.fleet.agent.sources.identity import decode_checkpoint
 from cortextx.interfaces.fleet import ILogSource
 from tests.fleet.file_source_case import FileSourceCase
 
@@ -95,7 +95,7 @@ class FileSourceTests(FileSourceCase):
         source.resume()
         self.assertEqual(sorted(self.messages()), sorted(f"line {n}" for n in range(300)))
         self.assertLess(len([size for size in self.puts if size]), 20)
-        marks = [msgspec.json.decode(value)["offset"] for value in self.kept.values()]
+        marks = [decode_checkpoint(value).offset for value in self.kept.values()]
         self.assertEqual(len([mark for mark in marks if mark]), 300)
 
     def test_a_refused_put_of_many_files_is_tried_again_whole(self) -> None:
@@ -136,6 +136,59 @@ class FileSourceTests(FileSourceCase):
         self.pass_time()
         [entry] = [one for one in self.entries() if one.source == "custom:cortextx"]
         self.assertIn(b'"unread_bytes":"5"', bytes(entry.metadata))
+
+    def test_a08_the_mark_of_a_truncation_does_not_wait_and_nothing_overtakes_it(self) -> None:
+        """A kill before it is durable would hide the loss: the bytes are gone (F37)."""
+        path = self.write("a.log", b"one\n")
+        source, waits = self.source(), []
+        put = self.put
+        source._put = lambda *args, can_wait=True: waits.append(can_wait) or put(*args)
+        source.start()
+        source.pause()
+        self.write("a.log", b"lost\n")
+        self.pass_time()
+        os.truncate(path, 0)
+        self.write("a.log", b"new\n")
+        del waits[:]
+        self.waiting = []
+        source.resume()
+        self.pass_time()
+        self.assertEqual(waits, [False])
+        self.assertEqual(self.messages()[0], "one")
+        self.assertEqual([one.source for one in self.entries()[1:]], ["custom:cortextx"])
+        self.waiting.pop(0).callback(None)
+        self.assertEqual(self.messages()[2:], ["new"])
+
+    def test_a08_a_refused_mark_of_a_truncation_comes_again_with_the_same_bytes(self) -> None:
+        path = self.write("a.log", b"one\n")
+        source = self.source()
+        source.start()
+        source.pause()
+        self.write("a.log", b"lost\n")
+        self.pass_time()
+        os.truncate(path, 0)
+        self.write("a.log", b"new\n")
+        kept, self.refuse = dict(self.kept), True
+        source.resume()
+        self.pass_time()
+        self.assertEqual(self.kept, kept)
+        self.refuse = False
+        self.pass_time(15)
+        [entry] = [one for one in self.entries() if one.source == "custom:cortextx"]
+        self.assertIn(b'"unread_bytes":"5"', bytes(entry.metadata))
+        self.assertEqual(self.messages()[0::2], ["one", "new"])
+
+    def test_f43_a_truncation_with_nothing_unread_is_no_gap_but_counted(self) -> None:
+        path = self.write("a.log", b"one\ntwo\n")
+        source = self.source()
+        source.start()
+        self.pass_time()
+        os.truncate(path, 0)
+        self.write("a.log", b"new\n")
+        self.pass_time()
+        self.assertEqual(self.messages(), ["one", "two", "new"])
+        counters = source.report().counters
+        self.assertEqual((counters["truncations"], counters["gaps"]), (1, 0))
 
     def test_s2_links_out_of_the_roots_are_not_followed(self) -> None:
         outside = os.path.join(self.place, "outside.log")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 from twisted.trial.unittest import SynchronousTestCase
 
 from cortextx.fleet.agent.sources.identity import Checkpoint, decode_checkpoint
@@ -45,3 +46,22 @@ class Inheriting(SynchronousTestCase):
         }
         self.assertEqual(self.seen(kept, "files"), {"1:2": 9})
         self.assertEqual(self.seen(kept, "files-of-app"), {"1:2": 9})
+
+
+class Forms(SynchronousTestCase):
+    """How a checkpoint is kept: short, and in the form of before too."""
+
+    def test_both_forms_say_the_same(self) -> None:
+        whole = replace(
+            ONE, path="/srv/a.log.1", part=3, head_size=5, head_hash="ab", before_size=6,
+            before_hash="cd", mtime_ns=5, finished=1, coding="utf-16le", replaces=9,
+        )  # fmt: skip
+        for one in (ONE, whole, replace(whole, before_hash="ab", coding="utf-8", replaces=0)):
+            members = {name: getattr(one, name) for name in one.__slots__}
+            self.assertEqual(decode_checkpoint(msgspec.json.encode({"v": 1, **members})), one)
+            self.assertEqual(decode_checkpoint(one.encode()), one)
+        self.assertLess(len(ONE.encode()), 40)
+
+    def test_what_is_none_is_refused(self) -> None:
+        for data in (b"", b"[]", b"[3]", b"[2,0]", b'[2,"/a",0,"x",1]', b'{"v":2}', b"{}", b"0"):
+            self.assertRaises(ValueError, decode_checkpoint, data)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from cortextx.errors import ConfigError
-from cortextx.fleet.invitation import Invitation, check_url, read_invitation, write_invitation
+from cortextx.fleet.invitation import (
+    Invitation,
+    check_url,
+    invitation_in,
+    read_invitation,
+    write_invitation,
+)
 
 TOKEN = "t" * 43
 URL = "ws://127.0.0.1:8600/ws/agent"
@@ -34,6 +42,20 @@ class Invitations(SynchronousTestCase):
         self.assertNotIn(TOKEN, f"{Invitation(URL, TOKEN)!r} {Invitation(URL, TOKEN)}")
         for text in (f"http://x/#token={TOKEN}", TOKEN, f"{URL}#{TOKEN}", f"{URL}#tok={TOKEN}"):
             error = self.assertRaises(ConfigError, read_invitation, text)
+            self.assertNotIn(TOKEN, str(error))
+
+    def test_it_is_found_in_what_was_printed(self) -> None:
+        """All that `agent issue` prints, as text or JSON, may be handed over as it is; what
+        holds no invitation, or two, is refused as ever, without the secret."""
+        text = write_invitation(Invitation(SECURE, TOKEN, ca_pin=PIN))
+        for printed in (
+            text,
+            f"token       {TOKEN}\ninvitation  {text}\n",
+            json.dumps({"host_id": None, "token": TOKEN, "invitation": text}),
+        ):
+            self.assertEqual(invitation_in(printed), text)
+        for printed in (f"{text}\n{text}", json.dumps({"token": TOKEN}), "{", ""):
+            error = self.assertRaises(ConfigError, read_invitation, invitation_in(printed))
             self.assertNotIn(TOKEN, str(error))
 
     def test_a_pin_must_be_one(self) -> None:

@@ -142,6 +142,17 @@ class Handshake(SynchronousTestCase):
         self.assertEqual([action.probe for action in only(RunProbe, got)], ["x"])
         self.assertTrue(only(ReadBatch, got))
 
+    def test_what_comes_while_the_token_is_stored_is_sent(self) -> None:
+        """Entries that the buffer tells of after its own answer, while the new token is on its
+        way to the disk, go out once that is done; they do not wait for another entry (F42)."""
+        link = make(last=0)
+        link.frame_received(welcome(authenticating(link), 0, FRESH), 0.0)
+        link.adopted(0, 0, 0.1)
+        self.assertEqual(quiet(link.entries_available(2, 0.2)), [])
+        got = link.token_stored(0.3)
+        self.assertEqual((link.state, link.last), ("active", 2))
+        self.assertEqual(only(ReadBatch, got)[0].first, 1)
+
     def test_a_stored_token_is_the_next_hellos(self) -> None:
         """The rotated token is used once it is durable, not before (§3.5, F7)."""
         link = make()

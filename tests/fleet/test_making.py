@@ -78,6 +78,7 @@ class Making(SynchronousTestCase):
         self.patch(making, "DOCKER_SOCKET", "/no/such/socket")
         self.assertEqual(list(making.lacking()), ["journald"])
         self.assertEqual(making.able(), ["file", "custom"])
+        self.assertEqual(making.able([__file__]), ["file", "docker", "custom"])
 
     def test_files_alone_load_nothing_else(self) -> None:
         """An agent that reads files has no code of Docker, syslog, journals or patterns in

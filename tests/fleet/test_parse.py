@@ -82,6 +82,32 @@ class LineParserTests(SynchronousTestCase):
 
     @settings(max_examples=300, deadline=None)
     @given(
+        st.tuples(
+            st.sampled_from(
+                ["2026-02-28T23:04", "2026-02-30T23:04", "0000-01-01T00:00", "2026-1-1T1:1"]
+            ),
+            st.sampled_from([":01", ":60", ":61", ""]),
+            st.sampled_from(["", ".1", ",25", ".123456", ".123456789", ".1234567890", "."]),
+            st.sampled_from(["Z", "+01:00", "-0730", " UTC", "", "+99:99", "+01:00:00"]),
+            st.sampled_from([" host", " INFO", " ERROR", " h\u00f6st", "  host", " [host]", ""]),
+            st.sampled_from(
+                [" sshd[77]: ", " kernel: ", " a/b[x]: ", " app[1]:", ": ", " :x: ", " \u00e9: "]
+            ),
+            st.sampled_from(["error: x", "x", "", "<warning> y", "[ERROR] z"]),
+        ).map("".join)
+    )
+    def test_one_look_reads_what_many_steps_read(self, line: str) -> None:
+        """A line that is read by the one pattern for the commonest form is read as it would be
+        step by step, the first time and again when its minute is known."""
+        for form in ("auto", "rfc3164"):
+            quick, slow = LineParser(CEST, form), LineParser(CEST, form)
+            slow._whole = lambda text, late: None  # type: ignore[method-assign]
+            expected = slow.parse(line, NOW)
+            self.assertEqual(quick.parse(line, NOW), expected)
+            self.assertEqual(quick.parse(line, NOW), expected)
+
+    @settings(max_examples=300, deadline=None)
+    @given(
         st.one_of(
             st.text(max_size=80),
             st.builds(lambda a, n, b: a[:n] + b, stamps, st.integers(0, 40), st.text(max_size=20)),

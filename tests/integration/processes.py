@@ -26,12 +26,19 @@ ANSWER_SECONDS = 10.0
 class ServerProcess:
     """`twistd cortex-server` on a state directory; ends with the test that made it."""
 
-    def __init__(self, state: str, *options: str, listen: str | None = None, **env: str) -> None:
+    def __init__(
+        self,
+        state: str,
+        *options: str,
+        listen: str | None = None,
+        logs: str | None = None,
+        **env: str,
+    ) -> None:
         self.state = os.path.abspath(state)
         self.address_file = os.path.join(self.state, "run", "cortex-server.address")
         os.makedirs(self.state, exist_ok=True)
         endpoint = "tcp:0:interface=127.0.0.1" if listen is None else listen
-        self.log_path = os.path.join(self.state, "server.log")
+        self.log_path = os.path.join(logs or self.state, "server.log")
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
                 [

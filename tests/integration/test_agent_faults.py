@@ -26,7 +26,7 @@ from tests.integration.agent_faults import (
     write_lines,
 )
 from tests.integration.harness import AGENT, Installation
-from tests.integration.test_disk_full import MIB, fill_up, small_disk
+from tests.integration.test_disk_full import MIB, exhaust, fill_up, small_disk
 
 LONG_LINE_MB = int(os.environ.get("CORTEXTX_LONG_LINE_MB", "100"))
 PART = 65_536
@@ -91,8 +91,54 @@ class DiskFullTests(Case):
         gaps, end = audit(self.site, "full")
         self.assertEqual((gaps, end["complete"]), ([], True))
 
+    def test_a_disk_without_a_byte_left_where_all_is_acked(self) -> None:
+        """What the acknowledged entries still take is given back, so lines go on arriving
+        though nobody frees anything (F19)."""
+        small_disk(self, str(self.site.state / "agent"), 48)
+        self.begin("acked")
+        pid = agent_pid(self.site)
+        write_lines(self.log, 0, 1000, 2000)
+        self.site.wait_until(lambda: accepted(self.site) >= 1000, "the first lines")
+        self.site.wait_until(lambda: caught_up(self.site), "their acknowledgement")
+        exhaust(str(self.site.state / "agent" / "ballast"))
+        write_lines(self.log, 1000, 200, 2000)
+        self.site.wait_until(lambda: accepted(self.site) >= 1200, "the others")
+        self.assertEqual(numbers(messages(self.site, "app.log")), list(range(1200)))
+        self.assertEqual(agent_pid(self.site), pid)
+        gaps, end = audit(self.site, "acked")
+        self.assertEqual((gaps, end["complete"]), ([], True))
+
 
 class DamageTests(Case):
+    def test_a37_bytes_changed_in_the_last_block(self) -> None:
+        """Nothing behind it says that it was whole once; it is kept aside and told all the
+        same, and once acknowledged it does not come back at the next start."""
+        self.begin("last")
+        self.site.kill_server()
+        write_lines(self.log, 0, 10, 200)
+        self.site.wait_until(lambda: status(self.site)["last_seq"] >= 10, "the buffer")
+        self.site.stop(AGENT, signal.SIGKILL)
+        segment = max((self.site.state / "agent" / "buffer").glob("*.seg"))
+        data = segment.read_bytes()
+        at = data.rindex(b"n=9 ")
+        segment.write_bytes(data[:at] + b"#" + data[at + 1 :])
+        self.site.start_agent()
+        self.again()
+        told = status(self.site)
+        self.assertEqual(told["health"], "red")
+        self.assertGreater(told["damaged_entries"], 0)
+        (gap,), _ = audit(self.site, "last")
+        self.assertEqual(gap["cause"], "damaged")
+        # The file is read again from the checkpoint before that block: nothing is missing.
+        self.assertEqual(set(numbers(messages(self.site, "app.log"))), set(range(10)))
+        self.site.cortextx("agent", "buffer", "quarantine", "--acknowledge")
+        for _ in range(2):
+            self.site.stop(AGENT, signal.SIGKILL)
+            self.site.start_agent()
+            self.site.wait_until(lambda: caught_up(self.site), "the agent")
+            told = status(self.site)
+            self.assertEqual((told["health"], told["unacknowledged"]), ("green", []))
+
     def test_a37_bytes_flipped_in_the_middle(self) -> None:
         """The damaged stretch is kept aside, its exact numbers are told as a gap with its
         cause, all others arrive, and health is red until somebody has taken note."""

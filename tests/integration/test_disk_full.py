@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -13,6 +15,7 @@ from typing import Any
 from twisted.internet import reactor
 from twisted.trial.unittest import SkipTest, SynchronousTestCase, TestCase
 
+from cortextx.app.cli.faults import Refused
 from cortextx.errors import StoreFull
 from cortextx.interfaces.fleet import EntryFilter
 from cortextx.stores.sqlite import SqliteSettings, SqliteStore
@@ -49,6 +52,22 @@ def fill_up(path: str, leave: int) -> None:
     with open(path, "wb") as ballast, contextlib.suppress(OSError):
         disk = os.statvfs(os.path.dirname(path))
         os.posix_fallocate(ballast.fileno(), 0, max(1, disk.f_bavail * disk.f_frsize - leave))
+
+
+def exhaust(path: str) -> None:
+    """Append to that file until its disk has not a byte left."""
+    with open(path, "ab", buffering=0) as ballast:
+        for size in (65_536, 512):
+            with contextlib.suppress(OSError):
+                while True:
+                    ballast.write(b"x" * size)
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody uses now."""
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        return int(made.getsockname()[1])
 
 
 class StoreTests(TestCase):
@@ -131,3 +150,85 @@ class ServerTests(SynchronousTestCase):
         server.terminate()
         found = verify(os.path.join(disk, "store.db"))
         self.assertEqual((found.faults, found.entries), ((), first + 99))
+
+    def test_a_server_that_was_killed_on_a_full_disk_starts(self) -> None:
+        """Not a byte is free: it starts all the same, says so, is not ready, answers what it can,
+        refuses administrative acts aloud, and goes on by itself once there is room."""
+        small_disk(self, self.state, 48)
+        first = ServerProcess(self.state)
+        self.addCleanup(first.end)
+        connection, _ = first.started().enrolled()
+        self.addCleanup(connection.socket.close)
+        pushed = connection.call(wire.push(2, 1, 500))
+        self.assertEqual(pushed["result"]["up_to_seq"], 500)
+        ballast = os.path.join(self.state, "ballast")
+        exhaust(ballast)
+        first.kill()
+        exhaust(ballast)
+        logs = tempfile.mkdtemp(prefix="cx", dir="/tmp")
+        self.addCleanup(shutil.rmtree, logs, ignore_errors=True)
+        port = free_port()
+        server = ServerProcess(self.state, listen=f"tcp:{port}:interface=127.0.0.1", logs=logs)
+        self.addCleanup(server.end)
+        self.assertEqual(self.answer(port), (503, "the store can write nothing\n"))
+        self.assertFalse(os.path.exists(server.address_file))
+        self.assertIn("make room on its disk", server.log)
+        with server.admin() as admin:
+            rows, _ = admin.call("search", limit=1, order="newest_first")
+            self.assertEqual(rows[0]["seq"], 500)
+            for op, args in (
+                ("agent.issue", {"name": "one", "host_id": None}),
+                ("agent.rotate", {"host": wire.HOST_ID}),
+                ("agent.revoke", {"host": wire.HOST_ID}),
+                ("config.set", {"config": {"heartbeat_interval_secs": 60}}),
+                ("group.set", {"host": wire.HOST_ID, "groups": ["a"]}),
+                ("token.add", {"name": "one", "role": "viewer"}),
+                ("agent.forget", {"host": wire.HOST_ID}),
+            ):
+                refused = self.assertRaises(Refused, admin.call, op, **args)
+                self.assertEqual(refused.code, "store_full", op)
+            self.assertEqual(len(admin.call("agent.list")[0]), 1)
+        os.unlink(ballast)
+        server.started()
+        end = time.monotonic() + 20
+        while (said := self.answer(port)) != (200, "ready\n"):
+            self.assertLess(time.monotonic(), end, said)
+            time.sleep(0.1)
+        server.terminate()
+
+    def test_a_store_that_cannot_be_opened_for_want_of_room(self) -> None:
+        """A log of SQLite's that has to be made anew needs room: the server waits for it."""
+        small_disk(self, self.state, 48)
+        first = ServerProcess(self.state)
+        self.addCleanup(first.end)
+        first.started().issue()
+        first.terminate()
+        ballast = os.path.join(self.state, "ballast")
+        exhaust(ballast)
+        logs = tempfile.mkdtemp(prefix="cx", dir="/tmp")
+        self.addCleanup(shutil.rmtree, logs, ignore_errors=True)
+        server = ServerProcess(self.state, logs=logs)
+        self.addCleanup(server.end)
+        end = time.monotonic() + 20
+        while "trying again" not in server.log:
+            self.assertLess(time.monotonic(), end, server.log)
+            time.sleep(0.05)
+        self.assertIsNone(server.process.poll())
+        os.unlink(ballast)
+        server.started()
+        server.terminate()
+
+    def answer(self, port: int) -> tuple[int, str]:
+        """The status and text of /readyz, once somebody listens."""
+        end = time.monotonic() + 20
+        while True:
+            link = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            try:
+                link.request("GET", "/readyz")
+                came = link.getresponse()
+                return came.status, came.read().decode()
+            except ConnectionError:
+                self.assertLess(time.monotonic(), end)
+                time.sleep(0.05)
+            finally:
+                link.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -25,6 +26,33 @@ import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 child = os.fork()
 print("child" if child == 0 else "parent", os.getpid(), flush=True)
+time.sleep(60)
+"""
+
+
+AGENT = """
+import sys
+from twisted.internet import reactor
+from twisted.internet.defer import succeed
+from cortextx.fleet.agent.sources.custom_settings import ExecSettings
+from cortextx.fleet.agent.sources.exec import ExecSource
+
+def put(bodies, checkpoints, can_wait=True):
+    for body in bodies:
+        print(body.decode(), flush=True)
+    return succeed(0)
+
+ExecSource(reactor, "cmd", ExecSettings((sys.executable, "-c", sys.argv[1])), put).start()
+reactor.run()
+"""
+FAMILY = """
+import os, time
+for escapes in (False, True):
+    if os.fork() == 0:
+        if escapes:
+            os.setsid()
+        break
+print("pid", os.getpid(), flush=True)
 time.sleep(60)
 """
 
@@ -83,7 +111,7 @@ class ExecTests(SourceCase):
         found = {entry["message"]: entry for entry in self.entries}
         self.assertEqual(found["ERROR: out $HOME `x`; *"]["severity"], "err")
         self.assertEqual(found["complaint"]["severity"], "err")
-        names = str(sorted(["EXTRA", "HOME", "LANG", "PATH"]))
+        names = str(sorted(["CORTEXTX_RUN", "EXTRA", "HOME", "LANG", "PATH"]))
         facts = next(m for m in found if m.startswith("["))
         self.assertEqual(facts.replace("'LC_CTYPE', ", ""), f"{names} True /")
         self.assertIn("4 True", found)  # the three, and the listed directory's own
@@ -114,6 +142,35 @@ class ExecTests(SourceCase):
         await source.stop()
         self.assertTrue(0.4 < time.monotonic() - began < 5)
         await self.until(lambda: not any(map(alive, pids)), "their end")
+
+    def test_nothing_of_a_command_outlives_a_killed_agent(self) -> None:
+        """kill -9 of the agent ends the command, its group, and who has left that."""
+        agent = subprocess.Popen(
+            [sys.executable, "-c", AGENT, FAMILY], stdout=subprocess.PIPE, text=True
+        )
+        self.addCleanup(agent.stdout.close)
+        self.addCleanup(agent.wait)
+        self.addCleanup(agent.kill)
+        pids = []
+        while len(pids) < 3:
+            pids.append(int(json.loads("{" + agent.stdout.readline())["message"].split()[1]))
+        for pid in pids:
+            self.addCleanup(lambda pid=pid: alive(pid) and os.kill(pid, signal.SIGKILL))
+        agent.kill()
+        agent.wait()
+        end = time.monotonic() + 10
+        while any(map(alive, pids)):
+            self.assertLess(time.monotonic(), end, "they live on")
+            time.sleep(0.02)
+
+    async def test_a_stopped_source_leaves_no_guard(self) -> None:
+        """Nor does one whose command was started several times have several."""
+        source = self.run_command("/bin/sh", "-c", "exit 0", restart_secs=0.05)
+        await self.until(lambda: source.report().counters["starts"] >= 3, "three runs")
+        guard = source._guard._process
+        self.assertTrue(alive(guard.pid))
+        await source.stop()
+        self.assertFalse(alive(guard.pid))
 
     async def test_what_a_command_leaves_behind_ends_with_it(self) -> None:
         """When the command itself ends, its background children do, too, and a descriptor

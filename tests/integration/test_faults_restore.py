@@ -130,7 +130,8 @@ class OlderDatabase(Restored):
         (gap,) = found["gaps"]
         self.assertEqual((gap["first"], gap["last"]), (before + 1, after))
         self.assertEqual(gap["cause"], "restored")
-        self.assertEqual(self.reports(), 1)
+        self.site.wait_until(lambda: self.reports() == 1, "the agent's own word on it")
+        self.assertEqual(self.host()["gap_count"], 1)
         # Once it has said so, it does not say so again.
         self.site.kill_server()
         self.site.start_server()

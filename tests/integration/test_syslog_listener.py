@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from cortextx.fleet.agent.sources.custom_settings import SyslogSettings, TlsFile
 from cortextx.fleet.agent.sources.syslog_listeners import SyslogSource
 from tests.integration.harness import Installation
 from tests.integration.peers import need
+from tests.integration.proxies import free_port
 
 reactor: Any = real_reactor
 MANY = 2000
@@ -365,6 +367,45 @@ pattern = 'password=\\S+'
             subprocess.run([logger, "-u", path, "-t", "dev", text], check=True, timeout=10)
         place.wait_until(lambda: len(stored(place)) == 2, "two entries")
         self.assertEqual(stored(place), ["one [redacted]", "two"])
+
+    def test_a_listener_by_tls_of_an_agent_without(self) -> None:
+        """An agent that reaches its server in the clear starts without OpenSSL, and takes what a
+        device sends by TLS all the same."""
+        place = Installation(self)
+        files = certificates(str(place.root))
+        port = free_port()
+        place.write_agent_config(
+            f'''
+[[sources]]
+kind = "custom"
+name = "devices"
+type = "syslog-tls"
+listen = "127.0.0.1:{port}"
+certificate = "{files.certificate}"
+key = "{files.key}"
+''',
+            agent="allow_sources = []",
+        )
+        place.start_server()
+        place.enroll("web1")
+        place.start_agent()
+        context = ssl.create_default_context(cafile=files.certificate)
+        context.check_hostname = False
+        with (
+            place.wait_until(lambda: connected(port), "the listener") as raw,
+            context.wrap_socket(raw) as secured,
+        ):
+            secured.sendall(b"<13>app: over tls\n")
+        place.wait_until(lambda: len(stored(place)) == 1, "an entry")
+        self.assertEqual(stored(place), ["over tls"])
+
+
+def connected(port: int) -> socket.socket | None:
+    """A connection; None while nobody listens."""
+    try:
+        return socket.create_connection(("127.0.0.1", port), 10)
+    except ConnectionRefusedError:
+        return None
 
 
 def stored(place: Installation) -> list[str]:

@@ -191,6 +191,52 @@ class LogStoreSuite(Base):
         self.assertEqual(await store.gaps(OTHER), [])
         self.assertEqual(len(await store.gaps()), 2)
 
+    async def gaps_now(self, store: Any) -> list[Any]:
+        """The gaps of HOST in the order of their seqs; the row's counts agree with them."""
+        found = sorted((gap.first, gap.last, gap.cause) for gap in await store.gaps(HOST))
+        row = await self.record(store)
+        counts = (sum(last - first + 1 for first, last, _ in found), len(found))
+        self.assertEqual((row.lost_entries, row.gap_count), counts)
+        return found
+
+    async def test_a_restored_store_notes_what_was_acked(self) -> None:
+        """F26: at once, and once; accepted_seq stays, and the push behind it adds nothing."""
+        store = await self.with_hosts()
+        await store.append([run_of(1, 3)])
+        self.assertIsNone(await store.restored(HOST, 3, NOON_US))
+        noted = await store.restored(HOST, 9, NOON_US)
+        self.assertEqual((noted.first, noted.last, noted.entries), (4, 9, 6))
+        self.assertIsNone(await store.restored(HOST, 9, NOON_US))
+        self.assertIsNone(await store.restored("no such host", 9, NOON_US))
+        self.assertEqual(await self.gaps_now(store), [(4, 9, "restored")])
+        self.assertEqual((await self.record(store)).accepted_seq, 3)
+        (answer,) = await store.append([run_of(10, 11)])
+        self.assertEqual((answer.up_to_seq, answer.gap), (11, (4, 9)))
+        self.assertEqual(await self.gaps_now(store), [(4, 9, "restored")])
+        await store.append([run_of(14, 14)])
+        self.assertEqual(await self.gaps_now(store), [(4, 9, "restored"), (12, 13, None)])
+
+    async def test_what_comes_after_all_is_no_gap(self) -> None:
+        """F26: whatever a host sends of what it had acked is stored and leaves the gap."""
+        store = await self.with_hosts()
+        await store.append([run_of(1, 3)])
+        await store.restored(HOST, 20, NOON_US)
+        (answer,) = await store.append([run_of(4, 5)])
+        self.assertEqual((answer.stored, answer.gap), (2, None))
+        self.assertEqual(await self.gaps_now(store), [(6, 20, "restored")])
+        await store.append([run_of(9, 10)])
+        kept = [(6, 8, "restored"), (11, 20, "restored")]
+        self.assertEqual(await self.gaps_now(store), kept)
+        await store.append([run_of(25, 25)])
+        self.assertEqual(await self.gaps_now(store), [*kept, (21, 24, None)])
+
+    async def test_all_of_a_noted_gap_may_come(self) -> None:
+        """F26: then nothing is missing."""
+        store = await self.with_hosts()
+        await store.restored(HOST, 4, NOON_US)
+        await store.append([run_of(1, 6)])
+        self.assertEqual(await self.gaps_now(store), [])
+
     async def test_gaps_come_in_pages(self) -> None:
         """Of one host or of all: behind a place, each once, and never more than 1000."""
         store = await self.with_hosts()

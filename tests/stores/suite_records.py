@@ -210,7 +210,7 @@ class RecordsSuite(Base):
         await store.append([run_of(2, 4)])
         stats = await store.stats()
         self.assertEqual((stats.entries, stats.hosts, stats.gaps), (3, 2, 1))
-        self.assertLessEqual(stats.oldest, NOON_US)
+        self.assertEqual(stats.oldest, NOON_US)
 
     # Metrics
 

@@ -311,6 +311,18 @@ class AskingTests(OnDisk):
         page = await store.tail(EntryFilter(), 1000, 9)
         self.assertEqual((list(page.entries), page.cursor), ([], 3))
 
+    async def test_a_gap_from_a_hello_is_known_after_a_restart(self) -> None:
+        """F26: what is pushed of it then is still taken from it."""
+        store = await self.with_host()
+        await store.append([run_of(1, 3)])
+        await store.restored(HOST, 9, NOON_US)
+        await store.stop()
+        again = await self.open(store.path)
+        await again.append([run_of(4, 6)])
+        await again.append([run_of(10, 10)])
+        found = [(gap.first, gap.last) for gap in await again.gaps(HOST)]
+        self.assertEqual(found, [(7, 9)])
+
     async def test_a_page_of_huge_entries_ends_early_and_goes_on(self) -> None:
         store = await self.with_host()
         await store.append([batch(HOST, [entry(n, "x" * 60_000) for n in range(1, 301)])])

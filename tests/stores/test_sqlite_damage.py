@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from cortextx.errors import UnknownEntry
 from cortextx.interfaces.fleet import EntryFilter, StoredEntry
 from cortextx.stores.sqlite import SqliteStore
-from cortextx.stores.sqlite_backup import verify
+from cortextx.stores.sqlite_backup import CopyDamaged, backup, verify
 from cortextx.stores.sqlite_damage import Damage, is_damage
 from cortextx.stores.sqlite_file import open_reader, open_writer
 from cortextx.stores.sqlite_hosts import HostTable
@@ -108,6 +108,24 @@ class Damaged(SynchronousTestCase):
         self.assertEqual(damage.rows, 1)
         self.assertEqual(len([one for one in logs if "is damaged" in one["log_format"]]), 1)
         self.assertEqual(len(reader.context(500, 3, 3, False)), 7)
+
+    def test_a_backup_of_a_damaged_store_fails(self) -> None:
+        """It says which segment is damaged; the copy is kept, under a name that tells."""
+        for number, at in enumerate((0, 1)):
+            path, target = self.mktemp(), self.mktemp()
+            make(path)
+            if at:
+                [page, *_] = self.pages(path, 13, "logs_000001")
+                invert(path, (page - 1) * 4096, 100)
+            else:
+                invert(path, place_of(path, message(500)) + 30)
+            error = self.assertRaises(CopyDamaged, backup, path, target)
+            said = " ".join(error.faults)
+            self.assertIn(("segment 1: 1 entries are damaged", "logs_000001")[number], said)
+            self.assertIn(error.kept, str(error))
+            self.assertEqual(error.kept, target + ".damaged")
+            self.assertTrue(os.path.exists(error.kept))
+            self.assertFalse(os.path.exists(target) or os.path.exists(target + ".partial"))
 
     def pages(self, path: str, kind: int, owner: str) -> list[int]:
         """The numbers of the pages of a table or index that are of a kind."""

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 from twisted.trial.unittest import SynchronousTestCase
 
+from cortextx.web.api_logs import SearchParams
 from cortextx.web.problems import Problem
 from cortextx.web.routes import (
     MAX_PARAMETERS,
@@ -150,3 +151,19 @@ class Finding(SynchronousTestCase):
         self.assertEqual(path_parts([b"a", "é".encode()]), ("a", "é"))
         self.assertRaises(Problem, path_parts, [b"\xff"])
         self.assertRaises(Problem, path_parts, [b"x" * 1000])
+
+    def test_few_values(self) -> None:
+        """Where only some values are right, the refusal lists them."""
+        for query, values in (
+            ("order=x", "one of newest_first, oldest_first"),
+            ("severity_min=error", "emerg, err, info, notice, warning"),
+        ):
+            problem = self.assertRaises(Problem, parameters, query, SearchParams)
+            self.assertEqual(problem.field, query.partition("=")[0])
+            self.assertIn(values, str(problem.expected))
+        problem = self.assertRaises(Problem, body_of, b'{"order":"x"}', "application/json", Ordered)
+        self.assertEqual((problem.field, problem.expected), ("order", "one of down, up"))
+
+
+class Ordered(Body, frozen=True):
+    order: Literal["up", "down"]

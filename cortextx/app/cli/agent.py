@@ -40,6 +40,7 @@ GAP_COLUMNS = {
     "entries": "ENTRIES",
     "detected_at": "SEEN",
     "cause": "CAUSE",
+    "detail": "DETAIL",
 }
 
 
@@ -49,6 +50,7 @@ STATUS_SOURCES = {
     "origin": "BY",
     "start": "FROM",
     "files": "FILES",
+    "state": "STATE",
     "why": "WHY",
 }
 
@@ -185,7 +187,9 @@ def gaps(invocation: Invocation, host: str | None) -> None:
     if invocation.json:
         print_json({"gaps": found})
     elif found:
-        print_table(GAP_COLUMNS, found)
+        # What never had numbers is not 0 entries, but as `detail` says.
+        rows = [{**row, "entries": row.get("entries") or None} for row in found]
+        print_table(GAP_COLUMNS, rows)
     else:
         click.echo("nothing is missing", err=True)
 
@@ -292,6 +296,10 @@ def _print_status(found: Mapping[str, Any]) -> None:
     pairs = dict(found)
     sources = [*(pairs.pop("sources", None) or []), *(pairs.pop("sources_left_out", None) or [])]
     files = pairs.pop("files", None) or []
+    reasons = pairs.get("health_why")
+    if reasons is not None:
+        numbered = {str(at): reason for at, reason in enumerate(reasons, 1)}
+        pairs["health_why"] = numbered if len(reasons) > 1 else "".join(reasons) or None
     if pairs.get("next_attempt_in") is not None:
         pairs["next_attempt_in"] = f"{pairs['next_attempt_in']} s"
     if pairs.get("sources_paused_by") is not None:

@@ -98,4 +98,9 @@ def _print(found: dict[str, Any], gaps: list[dict[str, Any]]) -> None:
     said = ", ".join(parts) or "not complete"
     click.echo(f"{name}: {said} (the server has up to entry {upto})")
     if gaps:
-        print_table(COLUMNS, [{**gap, "cause": gap.get("cause") or "not told"} for gap in gaps])
+        print_table(COLUMNS, [_shown(gap) for gap in gaps])
+
+
+def _shown(gap: dict[str, Any]) -> dict[str, Any]:
+    """A gap for the table: what never had numbers is not 0 entries, but as `detail` says."""
+    return {**gap, "entries": gap.get("entries") or None, "cause": gap.get("cause") or "not told"}

@@ -65,8 +65,9 @@ def config() -> None:
 def show(invocation: Invocation, host: str | None, group: str | None) -> None:
     """Show what HOST is told and by whom; or what is set, in all.
 
-    `in_step` says whether the host was told that last; `reports` is what it said of
-    its config itself. With --json: one object, or {"configs": […], "defaults": {…}}.
+    `in_step` says whether the host was told that last; `at_host` what became of it
+    there (`applied`, `rolled_back`, `refused`, and why), and `reports` is all that it
+    said of itself. With --json: one object, or {"configs": […], "defaults": {…}}.
     """
     if host is not None and group is not None:
         raise click.UsageError("HOST and --group exclude one another")
@@ -89,6 +90,7 @@ def _print_host(invocation: Invocation, shown: dict[str, Any]) -> None:
     reports = shown.pop("reports", None) or []
     layers = shown.pop("layers", None) or []
     print_pairs(shown)
+    _tell_failure(shown)
     if layers:
         click.echo("\nset by")
         print_table(LAYER_COLUMNS, layers)
@@ -96,6 +98,18 @@ def _print_host(invocation: Invocation, shown: dict[str, Any]) -> None:
         click.echo("\nthe host said")
         for row in reports:
             click.echo(f"{row.get('ts')} {escaped(str(row.get('message')))}")
+
+
+def _tell_failure(shown: dict[str, Any]) -> None:
+    """Say so if the host does not do what it is told (A58)."""
+    there = shown.get("at_host") or {}
+    did = {"rolled_back": "took this config back", "refused": "cannot use this config"}
+    words = did.get(str(there.get("state")))
+    # What it said of another config is over; what it cannot read at all has no name.
+    if words is not None and there.get("failed") in (None, shown.get("fingerprint")):
+        name, why = escaped(str(shown.get("host"))), escaped(str(there.get("reason")))
+        click.echo(f"\nNote: {name} {words}: {why}", err=True)
+        click.echo("      change it, or have it tried again: cortextx config push", err=True)
 
 
 @config.command(

@@ -14,6 +14,8 @@ from cortextx.app.cli.invocation import Invocation
 from cortextx.app.cli.processes import AGENT, Place, running_pid
 from cortextx.app.config import load
 from cortextx.app.statedir import StateDir
+from cortextx.errors import ConfigError
+from cortextx.fleet.agent.runnable import check_runnable
 from cortextx.fleet.agent.settings import AgentSettings, check
 
 MANY_ENTRIES = 100_000
@@ -31,6 +33,11 @@ def agent_configuration(invocation: Invocation) -> Iterator[Finding]:
     yield ok(
         "agent configuration", f"allows {', '.join(settings.agent.allow_sources) or 'nothing'}"
     )
+    try:
+        check_runnable(settings, where)
+    except ConfigError as error:
+        hint = "mend it there or here; until then that source does not run"
+        yield wrong("agent configuration", str(error), hint)
     for source in settings.sources:
         if source.kind == "file" and source.path is not None:
             yield from _files(source.path)
@@ -76,12 +83,64 @@ def agent_process(invocation: Invocation) -> Iterator[Finding]:
         status = client.one("status")
     yield _link(status)
     yield from _buffer(status)
+    yield from _configured(status)
+    yield from _sources(status)
     for left in status.get("sources_left_out") or []:
         names = dict.fromkeys((left.get("kind"), left.get("name")))
         said = f"{' '.join(map(str, names))} does not run: {left.get('why')}"
-        yield note("sources", said, "allow_sources in [agent] says what the server may ask for")
+        if left.get("origin") == "local":
+            hint = "install what it needs, or take it out of [[sources]], and restart the agent"
+            yield wrong("sources", said, hint)
+        else:
+            hint = "allow_sources and [[sources]] of this host say what the server may ask for"
+            yield note("sources", said, hint)
     if not status.get("sources"):
         yield note("sources", "none runs: nothing is sent", "see [[sources]] of the configuration")
+
+
+def _configured(status: Row) -> Iterator[Finding]:
+    """Whether what the server configured is in effect (A58)."""
+    config = status.get("config") or {}
+    why = config.get("reason")
+    match config.get("state"):
+        case "rolled_back":
+            yield wrong(
+                "configuration",
+                f"what the server sent ({config.get('failed')}) was taken back: {why}."
+                f" In effect is {config.get('effective')}",
+                "on the server: mend it with `cortextx config set`, or try it again with"
+                " `cortextx config push`",
+            )  # fmt: skip
+        case "refused":
+            yield wrong(
+                "configuration", f"what the server sent cannot be used: {why}",
+                "on the server: mend it with `cortextx config set`",
+            )  # fmt: skip
+        case "applied" if why:
+            yield note("configuration", f"it is in effect, {why}")
+
+
+def _sources(status: Row) -> Iterator[Finding]:
+    """Each source that does not do its work, or not all of it, and what to do about it."""
+    for row in status.get("reports") or []:
+        details = row.get("details") or {}
+        name = " ".join(dict.fromkeys((str(row.get("kind")), str(row.get("name")))))
+        why = details.get("trouble") or row.get("why") or "it does not say why"
+        hint = _HINTS.get(str(details.get("type") or row.get("kind")), _HINTS["file"])
+        if row.get("state") == "failed":
+            yield wrong("sources", f"{name} has failed: {why}", hint)
+        elif row.get("state") == "waiting" and not details.get("at_rest"):
+            yield wrong("sources", f"{name} waits: {why}", hint)
+        elif details.get("trouble"):
+            yield wrong("sources", f"{name} is in trouble: {why}", hint)
+    for row in status.get("sources") or []:
+        if row.get("kind") == "file" and row.get("state") == "running" and row.get("why"):
+            yield note("sources", f"{row.get('name')}: {row['why']}", _HINTS["file"])
+    closed = [row for row in status.get("files") or [] if row.get("why")]
+    if closed:
+        some = "; ".join(f"{row.get('path')}: {row['why']}" for row in closed[:3])
+        more = f"; and {len(closed) - 3} more (`cortextx agent status`)" if closed[3:] else ""
+        yield wrong("sources", f"not read: {some}{more}", _HINTS["file"])
 
 
 def _link(status: Row) -> Finding:
@@ -145,6 +204,24 @@ def _files(pattern: str) -> Iterator[Finding]:
         some = ", ".join(closed[:3]) + (", …" if len(closed) > 3 else "")
         hint = "the agent's user needs the right, by its group (adm) for instance"
         yield wrong("sources", f"{len(closed)} files cannot be read: {some}", hint)
+
+
+_HINTS = {
+    "file": "see that the path is right, and that the agent's user may read what is there,"
+    " by its group (adm) for instance",
+    "journald": "see that `journalctl -n1` works for the agent's user, by its group"
+    " (systemd-journal) for instance",
+    "docker": "see that the daemon runs, that `socket` is its socket, and that the agent's user"
+    " may use it (group docker)",
+    "exec": "run the command by hand as the agent's user; it is started again by itself",
+    "stdin": "start the agent in the foreground, with something that writes to it",
+    **dict.fromkeys(
+        ("syslog-udp", "syslog-tcp", "syslog-tls", "syslog-unix"),
+        "see that nobody else listens at `listen` (`ss -lntup`), and that the agent's user may;"
+        " ports below 1024 need CAP_NET_BIND_SERVICE",
+    ),
+}
+"""What to do about a source, by its kind or a custom source's type."""
 
 
 def _has_journal() -> bool:

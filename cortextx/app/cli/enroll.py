@@ -23,7 +23,13 @@ from cortextx.app.statedir import StateDir
 from cortextx.errors import ConfigError
 from cortextx.fleet.agent.identity import IdentityFiles
 from cortextx.fleet.agent.settings import AgentSettings, check_transport
-from cortextx.fleet.invitation import Invitation, check_token, check_url, read_invitation
+from cortextx.fleet.invitation import (
+    Invitation,
+    check_token,
+    check_url,
+    invitation_in,
+    read_invitation,
+)
 from cortextx.fleet.pin import check_pin
 from cortextx.fleet.server.settings import ServerSettings
 
@@ -49,7 +55,8 @@ Examples:
 @click.option("--host-id", metavar="UUID", help="This host's id, where one was decided.")
 @click.option(
     "--invitation-file", type=click.File(), metavar="F",
-    help="A file with the invitation; - is stdin.",
+    help="A file with the invitation, or with all that `agent issue` printed, with --json"
+    " or without; - is stdin.",
 )  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace an enrolment that is there.")
 @pass_invocation
@@ -79,7 +86,7 @@ def enroll(
         pin = None if ca_pin is None else check_pin(ca_pin, "--ca-pin")
         invitation = Invitation(check_url(url, "--url"), token, ca_pin=pin)
     else:
-        invitation = read_invitation(_invitation(invitation_file))
+        invitation = read_invitation(invitation_in(_invitation(invitation_file)))
     chosen = enrol_agent(invocation.state_dir, invitation, host_id, force)
     click.echo(f"enrolled as {chosen}, for {invitation.url}")
     if running_pid(Place(invocation.state_dir, AGENT)) is not None:
@@ -158,7 +165,7 @@ def enrol_agent(directory: str, invitation: Invitation, host_id: str | None, for
 def _check_transport(directory: str, url: str) -> None:
     """Refuse now what the agent would refuse when it starts (F20); raises ConfigError."""
     try:
-        check_transport(url, False, "enrolment")
+        check_transport(url, False, "invitation", "url")
     except ConfigError:
         settings = load(
             AgentSettings,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -45,8 +47,11 @@ _WORDS = {
 @click.command(
     epilog="""\b
 Examples:
-  cortextx probe web1 fs.disk_usage path=/var
-  cortextx probe web1 host.uptime --timeout 5 --json
+  cortextx probe --list                    (the probes there are, and their arguments)
+  cortextx probe web1                      (those that web1 offers)
+  cortextx probe web1 host.info
+  cortextx probe web1 disk.usage mount=/var --timeout 5 --json
+  cortextx probe web1 disk.largest path=/var/log limit=5
   cortextx probe web1 --history -n 20
 
 \b
@@ -54,12 +59,16 @@ A value that is JSON is sent as that (n=5, deep=true, names='["a","b"]'), any ot
 Exit codes: 0 the probe ran well, 1 it did not, 2 the host refused its arguments,
 3 the host is not connected."""
 )
-@click.argument("host")
+@click.argument("host", required=False)
 @click.argument("name", required=False)
 @click.argument("args", nargs=-1, metavar="[ARG=VALUE]...")
 @click.option(
     "--timeout", type=click.FloatRange(0.001, MAX_SECONDS), default=10.0, show_default=True,
     metavar="SECS", help="How long the probe may take, waiting for its turn included.",
+)  # fmt: skip
+@click.option(
+    "--list", "listing", is_flag=True,
+    help="Run nothing; list the probes that HOST offers, or all, with their arguments.",
 )  # fmt: skip
 @click.option("--history", is_flag=True, help="Run nothing; list what was run on the host.")
 @click.option(
@@ -71,24 +80,31 @@ Exit codes: 0 the probe ran well, 1 it did not, 2 the host refused its arguments
 @pass_invocation
 def probe(
     invocation: Invocation,
-    host: str,
+    host: str | None,
     name: str | None,
     args: tuple[str, ...],
     timeout: float,
+    listing: bool,
     history: bool,
     limit: int,
 ) -> None:
     """Run the probe NAME on HOST (by name or id), and show what it found.
 
-    Which probes a host has, and allows, is in `cortextx agent show`. Every run is
+    Without NAME: what the host offers, and with which arguments. Every run is
     recorded, failed ones too. With --json: the record as one object, or
-    {"probes": […]} with --history.
+    {"probes": […]} with --history or --list.
     """
+    if host is None:
+        if not listing:
+            raise click.UsageError("HOST is missing: which host? (--list lists the probes)")
+        print_probes(None, invocation.json)
+        return
     if history:
         _history(invocation, host, name, limit)
         return
-    if name is None:
-        raise click.UsageError("NAME is missing: which probe?")
+    if name is None or listing:
+        print_probes(_offered(invocation, host), invocation.json)
+        return
     asked = assignments(args, "argument of a probe")
     milliseconds = round(timeout * 1000)
     with invocation.server() as server:
@@ -105,7 +121,10 @@ def _show(invocation: Invocation, record: dict[str, Any], outcome: str) -> None:
         print_json(record)
     else:
         output = record.get("output")
-        if isinstance(output, dict):
+        fault = None if outcome == "ok" else _fault_in(output)
+        if fault is not None:
+            click.echo(escaped(fault), err=True)
+        elif isinstance(output, dict):
             print_pairs(output)
         elif output is not None:
             # A text keeps its lines.
@@ -120,6 +139,49 @@ def _show(invocation: Invocation, record: dict[str, Any], outcome: str) -> None:
         elif record.get("exit_code"):
             click.echo(f"the probe's exit code is {record['exit_code']}", err=True)
     click.get_current_context().exit(_EXIT_CODES.get(outcome, FAILED))
+
+
+def _fault_in(output: Any) -> str | None:
+    """Which argument is wrong, and what it should be, if a refusal says so as §5 has it."""
+    found = output if isinstance(output, dict) else {}
+    field, expected = found.get("field"), found.get("expected")
+    if not isinstance(field, str) or not isinstance(expected, str):
+        return None
+    return f"{field.removeprefix('$.args.')}: expected {expected}"
+
+
+def _offered(invocation: Invocation, host: str) -> list[str]:
+    """The names of the probes that a host said it has and allows, when it last connected."""
+    with invocation.server() as server:
+        shown = server.one("agent.show", host=host)
+    found = (shown.get("capabilities") or {}).get("supported_probes") or []
+    return [str(name) for name in found]
+
+
+def print_probes(offered: Collection[str] | None, as_json: bool) -> None:
+    """List the probes of this version, or what a host offers, which may be of another."""
+    from cortextx.fleet.agent.probes.arguments import arguments_of
+    from cortextx.fleet.agent.probes.catalogue import PROBES
+
+    names = list(PROBES) if offered is None else sorted(offered)
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        probe = PROBES.get(name)
+        found = None if probe is None else [asdict(each) for each in arguments_of(probe)]
+        about = None if probe is None else probe.about
+        rows.append({"name": name, "about": about, "arguments": found})
+    if as_json:
+        print_json({"probes": rows})
+        return
+    if not rows:
+        click.echo("the host offers no probe: allow_probes in its [agent] says which", err=True)
+    width = max((len(name) for name in names), default=0)
+    for name in names:
+        probe = PROBES.get(name)
+        about = "not known to this version" if probe is None else probe.about
+        click.echo(f"{escaped(name).ljust(width)}  {about}")
+        for argument in arguments_of(probe) if probe else ():
+            click.echo(f"{' ' * width}    {argument}")
 
 
 def _history(invocation: Invocation, host: str, name: str | None, limit: int) -> None:

@@ -42,6 +42,9 @@ def backup(invocation: Invocation, file: str) -> None:
     hosts, tokens, configs, all of it. The server's process writes it (0600), so it
     needs the right to. Keys of TLS and the configuration are files of their own.
 
+    The copy is checked: if anything is wrong with it, the command fails and says what,
+    and the copy is called FILE.damaged.
+
     Until it is whole it is called FILE.partial. What a killed backup leaves under
     that name is of no use; the next backup to the same FILE replaces it.
     """

@@ -23,7 +23,7 @@ from cortextx.fleet.agent.buffer_blocks import Checkpoints, Packed, joined, pack
 from cortextx.fleet.agent.buffer_log import Log
 from cortextx.fleet.agent.buffer_recovery import Recovery, quarantined, recover
 from cortextx.fleet.agent.buffer_set_aside import SetAsideEntry, SideFile
-from cortextx.fleet.agent.buffer_state import FULL, LOSSES_KEY, Loss
+from cortextx.fleet.agent.buffer_state import FULL, LOSSES_KEY, Loss, story_of
 from cortextx.fleet.agent.disk import Disk
 
 T = TypeVar("T")
@@ -102,6 +102,8 @@ class Buffer:
         # have sent all that is on disk, this one has sent what it has read.
         self._given = self._log.durable
         self.recovery: Recovery = found.report
+        self.story: str | None = None
+        """What `adopt` found to be told: that the buffer is not the one that the server knew."""
 
     @classmethod
     def open(cls, disk: Disk, limits: BufferLimits | None = None) -> Buffer:
@@ -256,7 +258,12 @@ class Buffer:
             self._make_room(len(entries.payload), may_evict)
             if self._rescued:
                 entries = joined([pack(self._rescued), entries])
-            self._log.write(entries, checkpoints, self._state.shift)
+            try:
+                self._log.write(entries, checkpoints, self._state.shift)
+            except OSError as fault:
+                if fault.errno not in FULL or not self.relieve():
+                    raise
+                self._log.write(entries, checkpoints, self._state.shift)
         except OSError as fault:
             error = _store_error(fault, "the buffer cannot be written")
             if fault.errno in FULL:
@@ -325,9 +332,11 @@ class Buffer:
             given = max(self._given, acked)
             if state.shift is None or accepted_seq > given + state.shift:
                 renumbered = state.shift is not None
+                story = story_of(accepted_seq, state.shift, given)
                 with self._ledger.change(self._log.durable):
                     state.shift = accepted_seq - acked
                 self._log.roll()
+                self.story = story
             elif accepted_seq - state.shift > acked:
                 with self._ledger.change(self._log.durable):
                     self._ledger.advance(accepted_seq - state.shift)
@@ -348,6 +357,20 @@ class Buffer:
         if position > self._state.acked:
             self._ledger.advance(position)
             self._drop_acked()
+
+    def relieve(self) -> bool:
+        """Give back all that acked entries still take, for a disk that is full (F19).
+
+        That is what an earlier fault left, and where nothing waits to be sent the newest
+        segment too: an empty one takes its place. True if anything was given back.
+        """
+        size = self._log.size
+        with contextlib.suppress(OSError, StoreError):
+            self._drop_acked()
+            if self._log.broken is None and self._state.acked >= self._log.last:
+                self._ledger.with_reserve(lambda: self._log.replace_newest(self._state.shift))
+                self._drop_acked()
+        return self._log.size < size
 
     def set_aside(self, seq: int, reason: str) -> bool:
         """Keep entry `seq` in the side file and read on past it (F25); durable on return.
@@ -393,6 +416,8 @@ class Buffer:
         ceiling = min(self._limits.hard, self._ceiling or self._limits.hard)
         if not short:
             self._ceiling = None
+        if self._log.size + wanted > ceiling:
+            self.relieve()
         while self._log.size + wanted > ceiling and len(self._log.segments) > 1:
             if not may_evict:
                 raise StoreFull("the buffer is full")

@@ -193,6 +193,39 @@ class Bad:
     expected: int
 
 
+def looks_torn(data: bytes, bad: Bad) -> bool:
+    """Whether a stretch is what a write leaves that was not finished, and no damage.
+
+    Such a write lacks its end, or has NULs in place of pages that were never written;
+    entries hold no NUL, and bytes that are there but differ are damage.
+    """
+    at, size = bad.offset, bad.end - bad.offset
+    if at == 0:
+        return len(data) < SEGMENT_HEADER_BYTES or not any(data[:SEGMENT_HEADER_BYTES])
+    if size < BLOCK_HEADER_BYTES:
+        return True
+    head, body = data[at : at + _BLOCK.size], at + BLOCK_HEADER_BYTES
+    stated = _CHECKSUM.unpack_from(data, at + _BLOCK.size)[0]
+    if stated != zlib.crc32(head) or head[:4] != _BLOCK_MAGIC:
+        return not any(head[:8]) or not any(data[body - 8 : body])
+    payload, updates = _BLOCK.unpack(head)[6:8]
+    return body + payload + updates > bad.end or b"\0" in data[body : body + payload]
+
+
+def claimed(data: bytes, bad: Bad) -> int:
+    """The newest position that a damaged block at a segment's end may hold.
+
+    Exact where its head is whole, else as many as there are lines.
+    """
+    head = data[bad.offset : bad.offset + _BLOCK.size]
+    if len(head) == _BLOCK.size and head.startswith(_BLOCK_MAGIC):
+        stated = _CHECKSUM.unpack_from(data, bad.offset + _BLOCK.size)[0]
+        first, count = _BLOCK.unpack(head)[4:6]
+        if stated == zlib.crc32(head):
+            return max(bad.expected, int(first + count)) - 1
+    return bad.expected + data.count(b"\n", bad.offset + len(head), bad.end)
+
+
 @dataclass(frozen=True, slots=True)
 class Scan:
     """All of a segment: its blocks in order, and the stretches that are none."""

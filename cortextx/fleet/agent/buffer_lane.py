@@ -36,6 +36,7 @@ class BufferStatus:
     losses: int = 0
     broken: str | None = None
     full: str | None = None
+    story: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,4 +203,5 @@ class Lane:
             buffer.unreported,
             buffer.broken,
             buffer.full,
+            buffer.story,
         )

@@ -33,6 +33,9 @@ from cortextx.fleet.agent.disk import Disk
 ENTRY_OVERHEAD = 32
 """Bytes that the wire adds to an entry's body, at most (`{"seq":…,` and a comma)."""
 
+WORTH_REPLACING = 16_384
+"""Bytes of acked blocks in the newest segment for which an empty one takes its place."""
+
 
 class Log:
     """The log, as it was recovered. Errors of the disk are OSErrors."""
@@ -117,6 +120,18 @@ class Log:
         self.durable = self.last
         return True
 
+    def replace_newest(self, shift: int | None) -> None:
+        """Begin an empty segment behind the newest, so that this one may go.
+
+        Does nothing where little could be won. On an OSError nothing of it is left.
+        """
+        growing = self._growing
+        if growing is None or not growing.index.firsts:
+            return
+        if growing.segment.size - growing.data_start > WORTH_REPLACING:
+            self._begin(Packed(b"", 0), {}, shift)
+            self.sync()
+
     def roll(self) -> None:
         """Let the next block begin a segment, so that its head tells the new numbering."""
         self._full = True
@@ -153,7 +168,9 @@ class Log:
     def _must_roll(self, growing: Growing) -> bool:
         if not growing.index.firsts and growing.segment.first == self.last + 1:
             return False  # another would have the same name
-        return self._full or growing.segment.size - growing.data_start >= self._segment_bytes
+        # Where the snapshot is large, so is the segment: else little but snapshots is written.
+        enough = max(self._segment_bytes, growing.data_start)
+        return self._full or growing.segment.size - growing.data_start >= enough
 
     def _begin(self, entries: Packed, checkpoints: Checkpoints, shift: int | None) -> None:
         """Begin another segment; the one before is made durable whole first."""

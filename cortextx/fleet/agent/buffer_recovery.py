@@ -2,11 +2,13 @@
 
 Only the newest segment is read, and the heads of the others, so neither time
 nor memory grows with the backlog (A41). A torn end was never promised to
-anybody and is cut; damage below what is proved to have been on stable storage
-is copied aside and its exact range reported, and the rest stays readable (A37).
+anybody and is cut; damage is copied aside and its range reported, and the rest
+stays readable (A37).
 
-What proves: a later block's `synced`, the state file's `durable`, and the name
-of a later segment, as a segment is begun only once the one before it is synced.
+An end is torn if it looks as an unfinished write does and nothing proves that it
+was on stable storage once. What proves: a later block's `synced`, the state file's
+`durable`, and the name of a later segment, as a segment is begun only once the one
+before it is synced.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from cortextx.fleet.agent.buffer_blocks import (
     Bad,
     Block,
     SegmentHeader,
+    claimed,
     decode_segment_header,
+    looks_torn,
 )
 from cortextx.fleet.agent.buffer_segments import (
     QUARANTINE,
@@ -161,8 +165,13 @@ def _open_newest(found: Recovered, disk: Disk) -> tuple[int, int]:
         file = disk.open(segment.name)
         data, scanned = scan_file(file, segment.first, segment.size)
         top = max((block.synced for block in scanned.blocks), default=0)
-        torn = next((b for b in scanned.bad if b.offset >= top and b.expected > proved), None)
+        unproved = [b for b in scanned.bad if b.offset >= top and b.expected > proved]
+        torn = next((b for b in unproved if looks_torn(data, b)), None)
         end = len(data) if torn is None else torn.offset
+        for stretch in unproved:
+            if stretch.offset < end and stretch.end == len(data):
+                # It was whole once: the server may know its numbers.
+                proved = max(proved, claimed(data, stretch))
         blocks = [block for block in scanned.blocks if block.offset < end]
         bad = [stretch for stretch in scanned.bad if stretch.offset < end]
         last = blocks[-1].last if blocks else segment.first - 1

@@ -34,6 +34,8 @@ from cortextx.fleet.agent.disk import Disk, DiskFile, read_whole, remove, replac
 SUFFIX = ".seg"
 QUARANTINE = "quarantine-"
 """What the names of files with damaged bytes begin with."""
+SEEN = "acknowledged-"
+"""What the names of files begin with that somebody has looked at; nothing deletes them."""
 MAX_QUARANTINED_BYTES = 64 * 2**20
 NO_ENTRIES = Packed(b"", 0)
 
@@ -166,8 +168,9 @@ class Growing:
     def write(self, first: int, entries: Packed, updates: Checkpoints) -> None:
         """Write one block at the end.
 
-        On an OSError the end is put back where it was. Should that fail too,
-        EndUnproved comes: nobody knows any more where the file ends.
+        On an OSError the end is put back where it was, durably: after a crash nothing of
+        this may stand behind a part of the next. Should that fail too, EndUnproved comes:
+        nobody knows any more where the file ends.
         """
         end = self.segment.size
         block = encode_block(DATA, first, entries, updates, self.synced)
@@ -176,6 +179,7 @@ class Growing:
         except OSError as fault:
             try:
                 self.index.file.truncate(end)
+                self.index.file.sync()
             except OSError:
                 raise EndUnproved(f"a failed write stands: {fault.strerror}") from fault
             raise
@@ -235,13 +239,16 @@ def scan_file(file: DiskFile, first: int, size: int) -> tuple[bytes, Scan]:
 def quarantine(disk: Disk, segment: int, bad: Bad, data: bytes) -> str | None:
     """Copy a damaged stretch aside; its file's name, or None if it lay there already.
 
+    Under its name or as acknowledged: what somebody has looked at does not come back.
     Beyond MAX_QUARANTINED_BYTES in all, an empty file stands for the bytes.
     """
     name = f"{QUARANTINE}{segment:020d}-{bad.offset}"
     names = disk.names()
-    if name in names:
-        return None
-    kept = sum(disk.size(other) for other in names if other.startswith(QUARANTINE))
     piece = data[bad.offset : bad.end]
+    for other in names:
+        seen = other.startswith(SEEN) and other.endswith(f"-{name}")
+        if other == name or (seen and disk.size(other) in (0, len(piece))):
+            return None
+    kept = sum(disk.size(other) for other in names if other.startswith(QUARANTINE))
     replace(disk, name, piece if kept + len(piece) <= MAX_QUARANTINED_BYTES else b"")
     return name

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import msgspec
@@ -95,6 +95,25 @@ def decode_state(data: bytes) -> State | None:
         return None
 
 
+def story_of(accepted: int, shift: int | None, given: int) -> str | None:
+    """What an operator should know of a buffer that the server did not know (F2).
+
+    `accepted` is the server's newest seq, `given` the newest position that anybody was told.
+    """
+    if shift is not None:
+        return (
+            f"the server has entries up to {accepted}, this buffer gave out none beyond"
+            f" {given + shift}: it was restored from an older copy, and what it holds was"
+            " numbered anew (it may be sent twice)"
+        )
+    if accepted == 0:
+        return None
+    return (
+        f"this buffer is new, and the server has entries up to {accepted} of this host: the"
+        " buffer before it is lost with what it had not sent; files are read from their start"
+    )
+
+
 class Ledger:
     """The state, its file, and the accounts that are drawn from it."""
 
@@ -125,20 +144,32 @@ class Ledger:
     def persist(self, durable: int) -> None:
         """Write the state file; `durable` is the newest position that is on disk.
 
-        On a full disk the reserve is spent to make it possible all the same.
+        On a full disk the reserve is spent to make it possible all the same, and if
+        that is gone, the copy of the state before.
         """
         self.state.durable = max(self.state.durable, durable)
         data = encode_state(self.state)
         # A damaged state must not take the place of the one before it.
         previous = PREVIOUS if self.trusted else None
         try:
+            self.with_reserve(lambda: replace(self._disk, STATE, data, previous))
+        except OSError as fault:
+            if fault.errno not in FULL or previous not in self._disk.names():
+                raise
+            # The copy is worth less than what cannot be given back without a new state.
+            self._disk.unlink(PREVIOUS)
             replace(self._disk, STATE, data, previous)
+        self.trusted = True
+
+    def with_reserve(self, work: Callable[[], None]) -> None:
+        """Do what needs a little room; on a full disk, again without the reserve."""
+        try:
+            work()
         except OSError as fault:
             if fault.errno not in FULL or RESERVE not in self._disk.names():
                 raise
             self._disk.unlink(RESERVE)
-            replace(self._disk, STATE, data, previous)
-        self.trusted = True
+            work()
 
     @contextlib.contextmanager
     def change(self, durable: int) -> Iterator[None]:

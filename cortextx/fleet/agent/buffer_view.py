@@ -12,6 +12,7 @@ from typing import Any
 from cortextx.errors import SchemaTooNew
 from cortextx.fleet.agent.buffer_segments import (
     QUARANTINE,
+    SEEN,
     Segment,
     scan_file,
     segment_first,
@@ -21,8 +22,6 @@ from cortextx.fleet.agent.buffer_set_aside import SIDE_FILE, SideFile
 from cortextx.fleet.agent.buffer_state import PREVIOUS, STATE, State, decode_state
 from cortextx.fleet.agent.disk import Disk, read_whole
 
-SEEN = "acknowledged-"
-"""What the names of files begin with that somebody has looked at; nothing deletes them."""
 MAX_SEGMENTS = 200
 """Segments that an inspection names."""
 

@@ -275,7 +275,7 @@ class BufferWriter:
     def _look_again(self) -> None:
         self._recheck = None
         if self.status.full is None or self.status.pressure != "ok" or self._held:
-            self._lane.submit(Ask(None, lambda buffer: None))
+            self._lane.submit(Ask(None, Buffer.relieve))
             return
         # There seems to be room again, and nobody who would notice: an empty put does.
         self._waiting += PUT_OVERHEAD
@@ -289,6 +289,8 @@ class BufferWriter:
             if report.status.broken and not self.status.broken:
                 reason = report.status.broken
                 self.log.critical("the agent's buffer takes nothing more: {why}", why=reason)
+            if report.status.story and report.status.story != self.status.story:
+                self.log.warn("buffer: {story}", story=report.status.story)
             self.status = report.status
         self._pending -= report.freed
         self._release()

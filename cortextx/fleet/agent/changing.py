@@ -2,27 +2,33 @@
 
 A configuration is used at once and watched: it is kept once it has been in effect for
 `TRIAL_SECONDS` of a live connection without a source of it failing. If one fails, or the
-connection breaks again and again, the last good one is taken up again. What failed is
-not tried anew at each hello, but when it is pushed again; any other one is tried.
-The very first has nothing to go back to and is kept at once.
+server ends the connection again and again for what this agent sends, the last good one is
+taken up again. A server that restarts, or a network that breaks, is no configuration's
+fault. What failed is not tried anew at each hello, but when it is pushed again; any other
+one is tried. The very first has nothing to go back to and is kept at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 from cortextx.core.jsontext import encode
 from cortextx.fleet.contract import AgentConfig
 
 TRIAL_SECONDS = 30.0
-MAX_SESSIONS = 4
-"""Sessions in one trial from which on the configuration is to blame."""
+MAX_CUTS = 3
+"""Connections that the server ends for what it was sent, in one trial, from which on the
+configuration is to blame."""
 MAX_SOURCES = 1024
 LONGEST_METRICS = 86_400
 """Seconds between samples at most (A59)."""
 MAX_PATH = 4096
+_CUT = re.compile(r"the server closed the connection \((?:1002|1003|1007|1008|1009)\b")
+"""How a connection ends for what the server was sent (§5, RFC 6455 §7.4.1)."""
 
 ConfigState = Literal["none", "trying", "applied", "rolled_back", "refused"]
 
@@ -66,11 +72,10 @@ Step = Use | Keep | Tell
 @dataclass(slots=True)
 class _Trial:
     config: AgentConfig
-    pushed: bool
     before: frozenset[str]
     up: float = 0.0
     looked: float | None = None
-    sessions: int = 0
+    cuts: int = 0
     session: str | None = None
 
 
@@ -86,6 +91,11 @@ def fingerprint(config: AgentConfig) -> str:
 
 def _name(config: AgentConfig | None) -> str | None:
     return None if config is None else fingerprint(config)
+
+
+def blames_us(cut_by: str | None) -> bool:
+    """Whether a connection ended for what this agent sent, as far as the words for it say."""
+    return cut_by is not None and _CUT.match(cut_by) is not None
 
 
 def fault_of(config: AgentConfig) -> str | None:
@@ -133,7 +143,7 @@ class ConfigTrial:
 
     def proposed(self, config: AgentConfig, pushed: bool, faults: Mapping[str, str]) -> list[Step]:
         """The server wants this, with its hello or `pushed`; `faults` are the sources that
-        fail already, with why."""
+        fail or wait already, with why."""
         self._desired = config
         fault = fault_of(config)
         if fault is None and config == self._failed and not pushed:
@@ -149,8 +159,8 @@ class ConfigTrial:
             self._good, self._state = config, "applied"
             return [Use(config), Keep(config)]
         if config == self._good:
-            return [Use(config), *self._passed(config, pushed)]
-        self._trial = _Trial(config, pushed, frozenset(faults))
+            return [Use(config), *self._passed(config)]
+        self._trial = _Trial(config, frozenset(faults))
         self._state = "trying"
         return [Use(config)]
 
@@ -159,8 +169,16 @@ class ConfigTrial:
         self._desired = None
         return self._refuse(None, reason)
 
-    def looked(self, now: float, session: str | None, faults: Mapping[str, str]) -> list[Step]:
-        """How the agent is: the live session's id, and the sources that fail, with why."""
+    def looked(
+        self,
+        now: float,
+        session: str | None,
+        faults: Mapping[str, str],
+        waiting: Mapping[str, str] = MappingProxyType({}),
+        cut_by: str | None = None,
+    ) -> list[Step]:
+        """How the agent is: the live session's id, the sources that fail, and those that wait
+        for something, with why; `cut_by` is how the connection before this one ended."""
         trial = self._trial
         if trial is None:
             return []
@@ -169,24 +187,26 @@ class ConfigTrial:
                 return self._roll_back(f"{name}: {why}")
         if session is not None:
             if session != trial.session:
+                trial.cuts += trial.session is not None and blames_us(cut_by)
                 trial.session = session
-                trial.sessions += 1
             elif trial.looked is not None:
                 trial.up += now - trial.looked
         trial.looked = now if session is not None else None
-        if trial.sessions >= MAX_SESSIONS:
-            return self._roll_back("the connection broke again and again")
+        if trial.cuts >= MAX_CUTS:
+            return self._roll_back(f"the connection was cut again and again: {cut_by}")
         if trial.up < TRIAL_SECONDS:
             return []
         self._good = trial.config
-        return self._passed(trial.config, trial.pushed)
+        idle = [f"{name}: {why}" for name, why in waiting.items() if name not in trial.before]
+        return self._passed(trial.config, idle)
 
-    def _passed(self, config: AgentConfig, pushed: bool) -> list[Step]:
+    def _passed(self, config: AgentConfig, idle: Sequence[str] = ()) -> list[Step]:
+        """It is kept, and told, as the server may know of a failure of it from before a
+        restart; what of it waits for something is told too, and is no failure."""
         self._trial = None
-        known = self._reason is not None
-        self._state, self._failed, self._reason = "applied", None, None
-        told: list[Step] = [Tell(self.standing)] if pushed or known else []
-        return [Keep(config), *told]
+        self._state, self._failed = "applied", None
+        self._reason = f"waiting: {'; '.join(idle)}" if idle else None
+        return [Keep(config), Tell(self.standing)]
 
     def _roll_back(self, why: str) -> list[Step]:
         trial, self._trial = self._trial, None

@@ -233,7 +233,13 @@ class Link:
 
     def entries_available(self, last: int, now: float) -> list[Action]:
         """All up to `last` is durable in the buffer."""
-        return self._step(now, lambda: self._core.sender.entries_available(last, now))
+        core = self._core
+        if core.adopted is not None and self.state == "storing":
+            # The buffer has answered already, but its answer is in use only when the
+            # token is stored too: what came in between would wait for the next entry.
+            acked, known, renumbered = core.adopted
+            core.adopted = (acked, max(known, last), renumbered)
+        return self._step(now, lambda: core.sender.entries_available(last, now))
 
     def transport_full(self) -> None:
         """The transport's own buffer is full: read nothing more for it."""

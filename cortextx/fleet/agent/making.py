@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -60,9 +60,14 @@ def lacking() -> dict[str, str]:
     return {}
 
 
-def able() -> list[str]:
-    """The kinds that this host can run now, as its hello says (§8)."""
-    without = {*lacking(), *(() if os.path.exists(DOCKER_SOCKET) else ("docker",))}
+def able(sockets: Iterable[str] = ()) -> list[str]:
+    """The kinds that this host can run now, as its hello says (§8).
+
+    `sockets` are those of the configured Docker sources, beside the usual one.
+    """
+    without = set(lacking())
+    if not any(map(os.path.exists, (DOCKER_SOCKET, *sockets))):
+        without.add("docker")
     return [kind for kind in MAKERS if kind not in without]
 
 
@@ -94,6 +99,7 @@ def _file(group: SourceGroup, parts: Parts) -> ILogSource:
             start=table.start or "start",
             encoding=table.encoding or tail.encoding,
             multiline=multiline,
+            max_files=table.max_files or tail.max_files,
             partial_after=tail.partial_after if table.partial_secs is None else table.partial_secs,
         ),
     )

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 AVAILABLE = frozenset({"file", "journald", "docker", "custom"})
 """The kinds of source that this version can run, on a host that has what they need."""
+DOCKER_SOCKET = "/var/run/docker.sock"
+"""Where a server's Docker source, and one that names no other, finds its daemon."""
 FILES = "files"
 """The group of the files that are read from their start, as nothing else is said."""
 FROM_END = "files-from-end"
@@ -145,8 +147,9 @@ def plan(
 ) -> Plan:
     """Decide what runs (F18); `lacking` says of a kind why this host cannot run it.
 
-    The same glob is run once, as the local one if there is one; so is a journal, and
-    the Docker daemon.
+    The same glob is run once, as the local one if there is one; so is a journal, and a
+    Docker daemon. Where the local one reads it otherwise than the server asks, the
+    server's is left out with that reason.
     """
     planned = _Planned(tuple(allow), lacking)
     for table in local:
@@ -180,23 +183,51 @@ class _Planned:
         """The server asks for this."""
         path = None if source.path is msgspec.UNSET else source.path
         name = path or source.kind
-        if self._runs_already(source.kind, path):
-            return
         why = _refusal(source.kind, path, self._allow) or self._lacking.get(source.kind)
+        table, note = _as_table(source, path)
+        instead = self._instead_of(table)
+        if instead is not None:
+            if _reads_all_of(instead.table, table):
+                return
+            why = f"the server's own {instead.name!r} comes first, and reads otherwise"
+            if instead.origin == "local":
+                why = f"{instead.name!r} of [[sources]] here stands for it, and reads otherwise"
+        elif why is None and name in self._names:
+            why = f"a source of [[sources]] here is called {name!r} already"
         if why is not None:
             self.left_out.append(LeftOut(source.kind, name, "server", why))
-        elif name not in self._names:
-            self._names.add(name)
-            table, note = _as_table(source, path)
-            at = path if source.kind == "file" else source.kind
-            self.run[at or ""] = EffectiveSource(source.kind, name, table, "server", note)
+            return
+        self._names.add(name)
+        at = path if source.kind == "file" else source.kind
+        self.run[at or ""] = EffectiveSource(source.kind, name, table, "server", note)
 
-    def _runs_already(self, kind: str, path: str | None) -> bool:
-        if kind == "file":
-            return path is not None and path in self.run
-        if kind == "custom":
-            return f"custom {path}" in self.run
-        return any(source.kind == kind for source in self.run.values())
+    def _instead_of(self, table: SourceTable) -> EffectiveSource | None:
+        """What runs already and reads the same file globs, custom source, journal or daemon."""
+        if table.kind in ("file", "custom"):
+            at = table.path or ""
+            return self.run.get(at if table.kind == "file" else f"custom {at}")
+        return next(
+            (source for source in self.run.values() if _place(source.table) == _place(table)), None
+        )
+
+
+def _place(table: SourceTable) -> tuple[str | None, ...]:
+    """Which journal or daemon a table reads."""
+    if table.kind == "docker":
+        return (table.kind, table.socket or DOCKER_SOCKET)
+    return (table.kind, table.directory, table.namespace)
+
+
+def _reads_all_of(local: SourceTable, asked: SourceTable) -> bool:
+    """Whether what a server asks for is read, and nothing of it left out by this host's own
+    choice; from when on is this host's business."""
+    if local.kind == "file":
+        return not local.exclude
+    if local.kind == "custom":
+        return True
+    chosen = ("units", "identifiers", "matches", "priority_max", "include", "exclude")
+    own = [getattr(local, name) for name in chosen]
+    return not any(own) or own == [getattr(asked, name) for name in chosen]
 
 
 def _as_table(source: LogSourceConfig, path: str | None) -> tuple[SourceTable, str | None]:

@@ -106,8 +106,9 @@ def config_reported(standing: Standing, now: int) -> bytes:
         "reason": standing.reason and standing.reason[:1024],
     }
     good = standing.state == "applied"
+    but = f", {standing.reason}" if standing.reason else ""
     words = {
-        "applied": f"configuration {standing.effective} is in effect",
+        "applied": f"configuration {standing.effective} is in effect{but}",
         "rolled_back": f"configuration {standing.failed} failed, {standing.effective} is in"
         f" effect again: {standing.reason}",
     }

@@ -118,6 +118,8 @@ class LinkRunner:
         self._probes: set[Deferred[Any]] = set()
         self.superseded = Superseded()
         self.last_error: str | None = None
+        self.cut_by: str | None = None
+        """How the last connection, or attempt at one, ended, in words."""
 
     def start(self) -> None:
         """Connect, and stay connected."""
@@ -336,6 +338,7 @@ class LinkRunner:
     def lost(self, why: str) -> None:
         """The connection of now is gone."""
         self._attempt = None
+        self.cut_by = why
         if "superseded" in why and self.superseded.noted(self._reactor.seconds()):
             self.log.critical(
                 "another agent with this host's identity keeps taking its place: is this host"

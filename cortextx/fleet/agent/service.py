@@ -25,6 +25,7 @@ from cortextx.fleet.agent.buffer_care import BufferCare
 from cortextx.fleet.agent.changing import ConfigTrial, Keep, Step, Tell, Use
 from cortextx.fleet.agent.composing import tallies
 from cortextx.fleet.agent.fair_puts import FairPuts
+from cortextx.fleet.agent.health import Waits
 from cortextx.fleet.agent.hello import read_config
 from cortextx.fleet.agent.host_facts import capabilities, make_hello
 from cortextx.fleet.agent.link import Link
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from cortextx.fleet.agent.probes.verdicts import ProbeResult
     from cortextx.fleet.agent.rules import Rule
     from cortextx.fleet.agent.settings import AgentSettings
+    from cortextx.fleet.agent.sources.report import SourceState
     from cortextx.interfaces.fleet import ILogSource
 
 LOOK_SECONDS = 1.0
@@ -123,6 +125,7 @@ class AgentService(Service):
         self._planned = Plan((), ())
         self._runner: LinkRunner | None = None
         self._trial = ConfigTrial(None)
+        self._waits = Waits()
         self._limited: dict[str, int] = {}
         self._limited_at = 0.0
         self._look = LoopingCall(self._look_around)
@@ -191,7 +194,8 @@ class AgentService(Service):
 
     def configure(self, config: AgentConfig, pushed: bool) -> None:
         """The link says what the server wants (F18, A58)."""
-        self._carry_out(self._trial.proposed(config, pushed, self._faults()))
+        troubles = {**self._faults("waiting"), **self._faults()}
+        self._carry_out(self._trial.proposed(config, pushed, troubles))
 
     def config_refused(self, reason: str) -> None:
         """The link says that the server sent what cannot be used (A58)."""
@@ -258,8 +262,9 @@ class AgentService(Service):
             apart = await self._buffer.apart()
         except CortexError:
             checkpoints, oldest, apart = {}, None, None
+        now, reports = self._reactor.seconds(), self._sources.reports()
         return agent_status(
-            now=self._reactor.seconds(),
+            now=now,
             host_id=self._identity.host_id,
             version=self._version,
             runner=runner,
@@ -267,7 +272,8 @@ class AgentService(Service):
             oldest=oldest,
             apart=apart,
             planned=self._planned,
-            reports=self._sources.reports(),
+            reports=reports,
+            troubled=self._waits.troubled(now, reports),
             held_by=self._sources.held_by,
             checkpoints=checkpoints,
             config=self._trial.standing,
@@ -302,12 +308,12 @@ class AgentService(Service):
         if runner is not None:
             runner.feed(lambda now: runner.link.rolled_back(config, now))
 
-    def _faults(self) -> dict[str, str]:
-        """The sources that fail, of what a server can ask for (A58)."""
+    def _faults(self, state: SourceState = "failed") -> dict[str, str]:
+        """The sources that fail, or wait, of what a server can ask for, with why (A58)."""
         return {
-            f"{report.kind} {report.name}": report.why or "it failed"
+            f"{report.kind} {report.name}": report.why or "it does not say why"
             for report in self._sources.reports()
-            if report.state == "failed" and report.kind != "custom"
+            if report.state == state and report.kind != "custom"
         }
 
     def _plan(self) -> None:
@@ -355,7 +361,10 @@ class AgentService(Service):
             runner = self._runner
             live = runner is not None and runner.link.state == "active"
             session = runner.link.session_id if runner is not None and live else None
-            self._carry_out(self._trial.looked(now, session, self._faults()))
+            self._waits.looked(now, self._sources.reports())
+            cut = None if runner is None else runner.cut_by
+            faults, waiting = self._faults(), self._faults("waiting")
+            self._carry_out(self._trial.looked(now, session, faults, waiting, cut))
             if now >= self._limited_at:
                 self._limited_at = now + LIMITED_SECONDS
                 self._report_limited()

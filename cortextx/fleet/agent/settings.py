@@ -27,9 +27,9 @@ from cortextx.errors import ConfigError
 from cortextx.fleet.agent.policy import is_pattern
 from cortextx.fleet.agent.probes.catalogue import allowed as allowed_probes
 from cortextx.fleet.agent.rules import compile_rules
+from cortextx.fleet.agent.tables import Place, check_source, place_listened_at
 from cortextx.fleet.agent.tables import RuleTable as RuleTable
 from cortextx.fleet.agent.tables import SourceTable as SourceTable
-from cortextx.fleet.agent.tables import check_source
 from cortextx.fleet.invitation import check_url
 from cortextx.fleet.pin import check_pin
 
@@ -115,13 +115,34 @@ def check(settings: AgentSettings, where: str) -> None:
 
 def _check_sources(sources: tuple[SourceTable, ...], where: str) -> None:
     names: set[str] = set()
+    listening: list[tuple[SourceTable, Place]] = []
+    reads_stdin: str | None = None
     for at, source in enumerate(sources):
         field = f"sources[{at}]"
-        check_source(source, where, field)
+        try:
+            check_source(source, where, field)
+        except ConfigError as error:
+            if source.name is None:
+                raise
+            # A number alone is hard to find in a long file.
+            expected = f"{error.expected} ({source.name})"
+            raise ConfigError(where, error.field, expected) from None
         name = source.title
         if name in names:
             raise ConfigError(where, f"{field}.name", f"another name than {name!r}, which is taken")
         names.add(name)
+        if source.type == "stdin":
+            if reads_stdin is not None:
+                expected = f"one source of standard input at most: {reads_stdin!r} reads it"
+                raise ConfigError(where, f"{field}.type", expected)
+            reads_stdin = name
+        place = place_listened_at(source)
+        for other, taken in listening:
+            if place is not None and place.overlaps(taken):
+                expected = f"an address of its own, not {source.listen}: {other.title!r} has it"
+                raise ConfigError(where, f"{field}.listen", expected)
+        if place is not None:
+            listening.append((source, place))
 
 
 def check_available(settings: AgentSettings, where: str, lacking: Mapping[str, str]) -> None:
@@ -135,16 +156,20 @@ def check_available(settings: AgentSettings, where: str, lacking: Mapping[str, s
             raise ConfigError(where, f"sources[{at}].kind", expected)
 
 
-def check_transport(url: str, allow_insecure: bool, where: str) -> None:
-    """See that tokens and logs do not travel in the clear (F20); raises ConfigError."""
-    check_url(url, where)
+def check_transport(url: str, allow_insecure: bool, where: str, field: str = "server.url") -> None:
+    """See that tokens and logs do not travel in the clear (F20); raises ConfigError, which
+    blames `field` of `where`."""
+    try:
+        check_url(url, where)
+    except ConfigError as error:
+        raise ConfigError(where, field, error.expected) from None
     parts = urlsplit(url)
     if parts.scheme == "ws" and not allow_insecure and not _is_loopback(parts.hostname or ""):
         expected = (
             "wss:// for another host than this one; ws:// would send token and logs in the"
             " clear, and needs `allow_insecure = true` in [agent]"
         )
-        raise ConfigError(where, "server.url", expected)
+        raise ConfigError(where, field, expected)
 
 
 def _is_loopback(host: str) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cortextx.fleet.agent.health import judge
 from cortextx.fleet.agent.sources.identity import decode_checkpoint
 from cortextx.fleet.agent.sources.report import SourceReport
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from cortextx.fleet.agent.probes.registry import ProbeState
     from cortextx.fleet.agent.runner import LinkRunner
 
+MAX_LOOKED_AT = 5000
+"""Checkpoints that a status looks at for that."""
 MAX_FILES = 200
 """Files that a status names at most."""
 _AUTH = {"fatal_auth": "refused", "revoked": "revoked", "active": "ok", "draining": "ok"}
@@ -34,6 +38,7 @@ def agent_status(
     apart: Sequence[str] | None,
     planned: Plan,
     reports: Sequence[SourceReport],
+    troubled: Sequence[SourceReport],
     held_by: Sequence[str],
     checkpoints: Mapping[str, bytes],
     config: Standing,
@@ -43,12 +48,24 @@ def agent_status(
     """The whole status; `now` in seconds of the link's clock.
 
     `oldest` is the body of the oldest entry that was not acknowledged, `apart` the
-    buffer's files that somebody must look at (None: not known now).
+    buffer's files that somebody must look at (None: not known now), `troubled` those of the
+    `reports` that tell of trouble.
     """
     link, status = runner.link, buffer.status
     accepted, dropped = link.samples
+    health, health_why = judge(
+        state=link.state,
+        why=link.why or runner.last_error or "",
+        broken=status.broken,
+        full=status.full,
+        apart=apart,
+        troubled=troubled,
+        left_out=planned.left_out,
+        config=config,
+    )
     return {
-        "health": _health(link.state, status.broken, status.full, apart, reports),
+        "health": health,
+        "health_why": health_why,
         "state": link.state,
         "connected": link.state in ("active", "draining"),
         "reason": link.why or None,
@@ -72,6 +89,7 @@ def agent_status(
         "unreported_losses": status.losses,
         "unacknowledged": None if apart is None else list(apart),
         "buffer_fault": status.broken or status.full,
+        "buffer_story": status.story,
         "samples_accepted": accepted,
         "samples_dropped": dropped,
         "config": {
@@ -86,20 +104,6 @@ def agent_status(
         "rules": [{"name": name, **counts} for name, counts in rules.items()],
         "probes": [msgspec.to_builtins(probe) for probe in probes],
     }
-
-
-def _health(
-    state: str,
-    broken: str | None,
-    full: str | None,
-    apart: Sequence[str] | None,
-    reports: Iterable[SourceReport],
-) -> str:
-    """`red` where somebody must do something (A37), `yellow` where it may mend itself."""
-    if broken or apart or state in ("fatal_auth", "revoked"):
-        return "red"
-    failing = any(report.state == "failed" for report in reports)
-    return "yellow" if full or failing or state != "active" else "green"
 
 
 def time_of(body: bytes | None) -> str | None:
@@ -164,7 +168,10 @@ def files_read(
     for report in reports:
         faults |= report.details.get("faults", {})
     rows: list[dict[str, Any]] = []
-    for key, data in checkpoints.items():
+    # The newest: a status must not take longer for who has very many files.
+    newest = islice(reversed(list(checkpoints)), MAX_LOOKED_AT)
+    for key in newest:
+        data = checkpoints[key]
         if key.startswith("file:"):
             with contextlib.suppress(ValueError):
                 found = decode_checkpoint(data)

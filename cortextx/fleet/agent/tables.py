@@ -20,23 +20,32 @@ they do is in `rules`.
 from __future__ import annotations
 
 import ipaddress
+import posixpath
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
 from msgspec import Meta, Struct
 
+from cortextx.core.forms import formed
 from cortextx.core.patterns import PatternError, compiled
 from cortextx.core.syslog import Severity
 from cortextx.errors import ConfigError
+from cortextx.fleet.agent.sources.custom_settings import place_of
 from cortextx.fleet.agent.sources.glob_forms import glob_fault
 from cortextx.fleet.contract import SourceKind
 
-Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+\Z")]
+Name = Annotated[
+    str,
+    formed(
+        r"^[^\x00-\x1f\x7f]+\Z", "a name without control characters",
+        min_length=1, max_length=128,
+    ),
+]  # fmt: skip
 Encoding = Literal["auto", "utf-8", "utf-16le", "utf-16be", "latin-1"]
 Format = Literal["auto", "plain", "json", "logfmt", "rfc3164", "rfc5424", "nginx", "apache"]
 CustomType = Literal["syslog-udp", "syslog-tcp", "syslog-tls", "syslog-unix", "exec", "stdin"]
-Span = Annotated[str, Meta(pattern=r"^[0-9]{1,9}[smhd]\Z")]
+Span = Annotated[str, formed(r"^[0-9]{1,9}[smhd]\Z", "a time as 90s, 15m, 24h or 7d")]
 """A time as `90s`, `15m`, `24h` or `7d`."""
 Seconds = Annotated[float, Meta(ge=0.1, le=86_400)]
 RESERVED = "cortextx"
@@ -84,6 +93,7 @@ class SourceTable(
     encoding: Encoding | None = None
     multiline: MultilineTable | None = None
     partial_secs: Annotated[float, Meta(ge=0, le=86_400)] | None = None
+    max_files: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     # journald
     units: tuple[str, ...] = ()
     identifiers: tuple[str, ...] = ()
@@ -109,7 +119,7 @@ class SourceTable(
     allow: tuple[str, ...] = ()
     rate: Annotated[float, Meta(gt=0, le=10_000_000)] | None = None
     receive_buffer: Annotated[int, Meta(ge=4096, le=268_435_456)] | None = None
-    socket_mode: Annotated[str, Meta(pattern=r"^0?[0-7]{3}\Z")] | None = None
+    socket_mode: Annotated[str, formed(r"^0?[0-7]{3}\Z", "a mode as 0660")] | None = None
     framing: Literal["auto", "octet-counting", "newline"] | None = None
     idle_secs: Annotated[float, Meta(ge=1, le=604_800)] | None = None
     environment: tuple[str, ...] = ()
@@ -123,7 +133,17 @@ class SourceTable(
 
 MEMBERS: dict[str, frozenset[str]] = {
     "file": frozenset(
-        {"path", "exclude", "encoding", "multiline", "partial_secs", "format", "timezone", "start"}
+        {
+            "path",
+            "exclude",
+            "encoding",
+            "multiline",
+            "partial_secs",
+            "max_files",
+            "format",
+            "timezone",
+            "start",
+        }
     ),
     "journald": frozenset(
         {"units", "identifiers", "matches", "priority_max", "directory", "namespace"}
@@ -205,6 +225,34 @@ def check_source(table: SourceTable, where: str, field: str) -> None:
         except (ValueError, OSError, KeyError):
             expected = "a time zone, as Europe/Berlin or UTC"
             raise ConfigError(where, f"{field}.timezone", expected) from None
+
+
+class Place(NamedTuple):
+    """Where a listener listens: the transport (TLS is TCP), and a path, or address and port."""
+
+    transport: str
+    at: str
+    port: int
+
+    def overlaps(self, other: Place) -> bool:
+        """Whether one of the two could not listen while the other does."""
+        if (self.transport, self.port) != (other.transport, other.port):
+            return False
+        return self.at == other.at or (
+            self.port > 0
+            and (":" in self.at) == (":" in other.at)
+            and any(ipaddress.ip_address(each).is_unspecified for each in (self.at, other.at))
+        )
+
+
+def place_listened_at(table: SourceTable) -> Place | None:
+    """Where a checked source listens, if it is a listener."""
+    if table.listen is None or table.type is None:
+        return None
+    if table.type == "syslog-unix":
+        return Place("unix", posixpath.normpath(table.listen), 0)
+    transport = "udp" if table.type == "syslog-udp" else "tcp"
+    return Place(transport, *place_of(table.listen))
 
 
 def check_rule(rule: RuleTable, where: str, field: str) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from cortextx.errors import StoreError
+from cortextx.errors import StoreError, in_words
 from cortextx.fleet.server import configs
 from cortextx.interfaces.fleet_records import EffectiveConfig
 
@@ -91,7 +91,7 @@ class HostConfigs:
                 self.log.error(
                     "{host_id} is told the default config, as its own cannot be read: {error}",
                     host_id=host_id,
-                    error=error,
+                    error=in_words(error),
                 )
                 found = _nothing(host_id)
             # What changed while the store was asked is in the answer or not: ask again.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from cortextx.errors import StoreClosed, StoreError
+from cortextx.errors import StoreClosed, StoreError, in_words
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
@@ -188,7 +188,8 @@ class IngestWriter:
         if not isinstance(error, StoreError):
             self.log.failure("an append failed in a way no store should", failure)
         else:
-            self.log.error("an append failed, nothing of it was stored: {error}", error=error)
+            why = in_words(error)
+            self.log.error("an append failed, nothing of it was stored: {why}", why=why)
         self._appended_nothing(group, error)
 
     def _appended_nothing(self, group: list[Pending], error: Exception) -> None:

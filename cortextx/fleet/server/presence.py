@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
+from cortextx.errors import in_words
 from cortextx.interfaces.fleet import Presence
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class PresenceBook:
         self._seen: dict[tuple[str, str | None], Presence] = {}
         self._call: IDelayedCall | None = None
         self._closed = False
+        self.failing = False
+        """Whether the last write failed; it is tried again by itself."""
 
     def note(self, presence: Presence) -> None:
         """Something was seen of a host's session."""
@@ -55,14 +58,24 @@ class PresenceBook:
             return succeed(None)
 
         def failed(failure: Failure) -> None:
-            self.log.warn("what was seen of hosts could not be written: {why}", why=failure.value)
+            if not self.failing:
+                self.log.warn(
+                    "what was seen of hosts could not be written, and will be tried again: {why}",
+                    why=in_words(failure.value),
+                )
+            self.failing = True
             for key, presence in seen.items():
                 newer = self._seen.get(key)
                 self._seen[key] = presence if newer is None else _merged(presence, newer)
             if not self._closed:
                 self._flush_later()
 
-        return self._registry.seen(list(seen.values())).addErrback(failed)
+        def written(_: None) -> None:
+            if self.failing:
+                self.log.info("what was seen of hosts is written again")
+            self.failing = False
+
+        return self._registry.seen(list(seen.values())).addCallbacks(written, failed)
 
     def _flush_later(self) -> None:
         if self._call is None:

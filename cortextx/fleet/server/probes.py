@@ -10,6 +10,7 @@ connection.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -144,7 +145,18 @@ class ProbeQueue:
 
     def answered(self, response: jsonrpc.Response, now: float) -> Todo | None:
         """A response came; None if it is to nothing that was ever asked."""
-        id = response.id
+        return self._ended(response.id, now, lambda: _outcome(response))
+
+    def garbled(self, id: int | None, fault: jsonrpc.EnvelopeError, now: float) -> Todo | None:
+        """What came cannot be read, but is the answer to this request; None if it is to nothing
+        that was ever asked."""
+        data = encode({"field": fault.field, "expected": fault.expected})
+        unread = ProbeFailure(Code.INTERNAL_ERROR, "the answer cannot be read", data)
+        return self._ended(id, now, lambda: unread)
+
+    def _ended(
+        self, id: jsonrpc.Id | None, now: float, outcome: Callable[[], ProbeOutcome]
+    ) -> Todo | None:
         if isinstance(id, str) or id is None or not 1 <= id <= self._ids:
             return None
         waiting = self._sent.pop(int(id), None) if id == int(id) else None
@@ -152,7 +164,7 @@ class ProbeQueue:
             self.late += 1
             return [], []
         messages, done = self._go_on(now)
-        return messages, [(waiting.key, _outcome(response)), *done]
+        return messages, [(waiting.key, outcome()), *done]
 
     def time_passed(self, now: float) -> Todo:
         """Give up what is overdue, and use the slots that this frees."""

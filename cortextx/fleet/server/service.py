@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred, DeferredList, succeed
 from twisted.logger import Logger
 
 from cortextx.core.budgets import Gauge
-from cortextx.errors import ConfigError
+from cortextx.errors import ConfigError, in_words
 from cortextx.fleet.contract import CloseCode, Code
 from cortextx.fleet.invitation import Invitation, write_invitation
 from cortextx.fleet.server import tokens
@@ -29,6 +29,7 @@ from cortextx.fleet.server.metering import Meter
 from cortextx.fleet.server.presence import Lags, PresenceBook
 from cortextx.fleet.server.probe_router import ProbeRouter
 from cortextx.fleet.server.quota import Quotas
+from cortextx.fleet.server.restored import note_acked
 from cortextx.fleet.server.rows import MAX_SKEW, micros
 from cortextx.fleet.server.session import ServerSession, SessionSettings
 from cortextx.fleet.server.settings import limits
@@ -139,19 +140,21 @@ class FleetServer:
     # Life.
 
     async def start(self) -> None:
-        """Note that hosts whose row says active are not connected to this process."""
-        stale = [
-            Presence(
-                host_id=record.host_id,
-                session_id=record.session_id,
-                state="disconnected",
-                last_disconnect_reason=RESTARTED,
-            )
-            for record in await self.registry.list_hosts()
-            if record.state == "active" and record.host_id is not None
-        ]
-        if stale:
-            await self.registry.seen(stale)
+        """Note that hosts whose row says active are not connected to this process.
+
+        Where the disk is full it is noted later.
+        """
+        for record in await self.registry.list_hosts():
+            if record.state == "active" and record.host_id is not None:
+                self._presence.note(
+                    Presence(
+                        host_id=record.host_id,
+                        session_id=record.session_id,
+                        state="disconnected",
+                        last_disconnect_reason=RESTARTED,
+                    )
+                )
+        await self._presence.flush()
 
     async def stop(self) -> None:
         """Say goodbye to all (§4.3), wait for what they pushed, and write what was seen.
@@ -207,7 +210,9 @@ class FleetServer:
         """Why no work should be sent here, for /readyz; None if it may."""
         if self._stopping:
             return "the server is stopping"
-        return "the store takes no entries" if self.writer.failing else None
+        if self.writer.failing:
+            return "the store takes no entries"
+        return "the store can write nothing" if self._presence.failing else None
 
     @property
     def connections(self) -> int:
@@ -290,6 +295,7 @@ class FleetServer:
         """A good hello is answered with the host's own config (§4.1)."""
         if not isinstance(verdict, tokens.Accepted):
             return verdict, None
+        await note_acked(self.store, verdict, hello.resume_from_seq or 0, self.wall())
         preferred = hello.capabilities.max_batch_entries
         config = await self.configs.for_hello(verdict.host_id, preferred)
         if socket in self._sockets:
@@ -459,7 +465,7 @@ class FleetServer:
                 actor=actor,
                 act=act,
                 subject=subject,
-                why=failure.value,
+                why=in_words(failure.value),
             )
 
         return recorded.addCallbacks(lambda _: None, failed)

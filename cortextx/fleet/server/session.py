@@ -38,6 +38,7 @@ from cortextx.fleet.server.actions import (
     SetDeadline,
     Warn,
 )
+from cortextx.fleet.server.garbled import answered_id
 from cortextx.fleet.server.hello import HelloFault, read_hello
 from cortextx.fleet.server.intake import Intake, moment
 from cortextx.fleet.server.probes import CLOSING, ProbeCall, ProbeQueue, Todo
@@ -343,7 +344,7 @@ class ServerSession:
         try:
             message = jsonrpc.parse(payload, utf8_checked=True)
         except jsonrpc.EnvelopeError as error:
-            return self._unreadable(error)
+            return self._unreadable(error, payload, now)
         match message:
             case jsonrpc.Request(id, contract.LOGS_PUSH, _):
                 return self._intake.pushed(message, payload, now, wall)
@@ -366,8 +367,13 @@ class ServerSession:
             case jsonrpc.Response():
                 return self._answered(message, now)
 
-    def _unreadable(self, error: jsonrpc.EnvelopeError) -> list[Action]:
-        """Answer a message without a usable envelope; it may have been a push (F33)."""
+    def _unreadable(self, error: jsonrpc.EnvelopeError, payload: bytes, now: float) -> list[Action]:
+        """Answer a message without a usable envelope; it may have been a push (F33), or end
+        the probe whose answer it is as far as can be told (§4.7)."""
+        if self._probes is not None and self._probes.out:
+            todo = self._probes.garbled(answered_id(payload), error, now)
+            if todo is not None:
+                return self._warn("a probe's answer cannot be read") + _probing(todo)
         data = {"field": error.field, "expected": error.expected}
         if error.method is not None and error.method != contract.LOGS_PUSH:
             return [Send(jsonrpc.error(error.id, error.code, data))]

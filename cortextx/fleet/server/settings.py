@@ -25,6 +25,7 @@ from cortextx.fleet.invitation import check_url
 from cortextx.fleet.server.admission import AdmissionLimits, networks
 from cortextx.fleet.server.configs import checked
 from cortextx.fleet.server.keeping import StoreTable
+from cortextx.fleet.server.pages import check_pages
 from cortextx.fleet.server.quota import ENTRIES_PER_SECOND, SAMPLES_PER_SECOND
 
 DEFAULT_LISTEN = "tcp:8600:interface=127.0.0.1"
@@ -118,6 +119,7 @@ def check(settings: ServerSettings, where: str = "configuration") -> None:
         raise ConfigError(where, "server.listen", "at least one endpoint")
     if server.public_url is not None:
         _check_public_url(server.public_url, where)
+    check_pages(server.allowed_hosts, server.allowed_origins, where)
     _check_agent_config(settings.agent_config, where)
     for endpoint in server.listen:
         if not looks_like_endpoint(endpoint):

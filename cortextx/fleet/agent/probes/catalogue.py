@@ -14,20 +14,19 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from cortextx.core.forms import formed
 from cortextx.core.jsontext import convert
 from cortextx.errors import JsonShapeError
 
 _Limit = Annotated[int, Meta(ge=1, le=200)]
 _Lines = Annotated[int, Meta(ge=1, le=2000)]
-_Path = Annotated[str, Meta(pattern=r"\A/[^\x00-\x1f\x7f]*\Z", max_length=4096)]
-_Host = Annotated[
-    str,
-    Meta(
-        pattern=r"\A(?:[A-Za-z0-9_](?:[A-Za-z0-9_.:-]*[A-Za-z0-9_.])?|::[0-9A-Fa-f:.]*)\Z",
-        max_length=253,
-    ),
-]
-_Unit = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_@][A-Za-z0-9_@.:\\-]*\Z", max_length=255)]
+PATH = r"\A/[^\x00-\x1f\x7f]*\Z"
+HOST = r"\A(?:[A-Za-z0-9_](?:[A-Za-z0-9_.:-]*[A-Za-z0-9_.])?|::[0-9A-Fa-f:.]*)\Z"
+UNIT = r"\A[A-Za-z0-9_@][A-Za-z0-9_@.:\\-]*\Z"
+_WORDS = r"\A[^\x00-\x1f\x7f]*\Z"
+_Path = Annotated[str, formed(PATH, "an absolute path", max_length=4096)]
+_Host = Annotated[str, formed(HOST, "a host's name or address", max_length=253)]
+_Unit = Annotated[str, formed(UNIT, "the name of a unit", max_length=255)]
 _Since = Annotated[int, Meta(ge=1, le=31 * 86_400)]
 
 
@@ -92,7 +91,7 @@ class GrepArgs(Args, frozen=True):
     """The newest `lines` of the journal's messages that match `pattern` (as `journalctl
     --grep` takes it), of one unit if it is given, of the last `since_secs`."""
 
-    pattern: Annotated[str, Meta(min_length=1, max_length=512, pattern=r"\A[^\x00-\x1f\x7f]*\Z")]
+    pattern: Annotated[str, formed(_WORDS, "a pattern in one line", min_length=1, max_length=512)]
     unit: _Unit | None = None
     since_secs: _Since = 86_400
     lines: _Lines = 100
@@ -176,6 +175,12 @@ def read_args(probe: Probe, args: Any) -> Args:
         args = {}
     if not isinstance(args, dict):
         raise JsonShapeError("$.args", f"an object with the arguments of {probe.name}")
+    known = probe.args.__struct_encode_fields__
+    for name in args:
+        if name not in known:
+            takes = f"takes {', '.join(known)}" if known else "takes none"
+            shown = name if name.isidentifier() and len(name) <= 64 else "?"
+            raise JsonShapeError(f"$.args.{shown}", f"an argument of {probe.name}, which {takes}")
     try:
         return convert(args, probe.args)
     except JsonShapeError as fault:

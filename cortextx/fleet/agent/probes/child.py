@@ -62,7 +62,13 @@ def run(order: Order) -> Any:
     args = read_args(probe, order.args)
     module, _, name = probe.function.partition(":")
     found = importlib.import_module(f"cortextx.fleet.agent.probes.{module}")
-    place = Place(time.monotonic() + order.seconds, order.roots, order.excluded, order.output_bytes)
+    place = Place(
+        time.monotonic() + order.seconds,
+        order.roots,
+        order.excluded,
+        order.output_bytes,
+        order.docker_sockets,
+    )
     return getattr(found, name)(args, place)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from cortextx.fleet.agent.probes.catalogue import DOCKER_SOCKET, Args
+from cortextx.fleet.agent.probes.needs import is_usable_socket
 from cortextx.fleet.agent.probes.place import Place
 from cortextx.fleet.agent.probes.verdicts import ProbeFault
 
@@ -29,9 +30,10 @@ class _Engine(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def health(args: Args, place: Place, path: str = DOCKER_SOCKET) -> dict[str, Any]:
+def health(args: Args, place: Place) -> dict[str, Any]:
     """Every container, running or not; `health` is null where it has no check."""
-    engine = _Engine(path, place.seconds_left)
+    usable = (path for path in place.docker_sockets if is_usable_socket(path))
+    engine = _Engine(next(usable, DOCKER_SOCKET), place.seconds_left)
     try:
         engine.request("GET", "/containers/json?all=1")
         answer = engine.getresponse()

@@ -27,17 +27,19 @@ class Order(Struct, frozen=True, kw_only=True):
     memory_bytes: int
     roots: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
+    docker_sockets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """What a probe may use. `deadline` is of `time.monotonic`; files lie below `roots`
-    and not below `excluded` (S2)."""
+    and not below `excluded` (S2); the first of `docker_sockets` that is there is asked."""
 
     deadline: float
     roots: tuple[str, ...]
     excluded: tuple[str, ...]
     output_bytes: int
+    docker_sockets: tuple[str, ...] = ()
 
     @property
     def seconds_left(self) -> float:

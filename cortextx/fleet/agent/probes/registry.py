@@ -70,8 +70,8 @@ class _Answer(msgspec.Struct, frozen=True):
 class ProbeRegistry:
     """The probes that `patterns` (`allow_probes`) lets run and this host can.
 
-    Files that probes read lie below `roots` and not below `excluded`. `wall` is in
-    seconds since 1970.
+    Files that probes read lie below `roots` and not below `excluded`; Docker is asked at
+    one of `docker_sockets` or where it usually is. `wall` is in seconds since 1970.
     """
 
     log = Logger()
@@ -85,6 +85,7 @@ class ProbeRegistry:
         *,
         roots: Sequence[str] = ("/var/log",),
         excluded: Sequence[str] = (),
+        docker_sockets: Sequence[str] = (),
         concurrency: int = 4,
     ) -> None:
         self._reactor = reactor
@@ -93,6 +94,7 @@ class ProbeRegistry:
         self._wall = wall
         self._roots = tuple(roots)
         self._excluded = tuple(excluded)
+        self._docker_sockets = tuple(docker_sockets)
         self._concurrency = concurrency
         self._queue: deque[_Call] = deque()
         self._running: list[_Call] = []
@@ -177,7 +179,7 @@ class ProbeRegistry:
         death = self._disabled.deaths.get(name)
         if death is not None:
             return f"disabled since {death.at}: {death.why}"
-        return missing(probe)
+        return missing(probe, self._docker_sockets)
 
     def _go_on(self) -> None:
         while self._queue and len(self._running) < self._concurrency and self._stopped is None:
@@ -195,6 +197,7 @@ class ProbeRegistry:
             "memory_bytes": MEMORY_BYTES,
             "roots": self._roots,
             "excluded": self._excluded,
+            "docker_sockets": self._docker_sockets,
         }
         call.process = ProbeProcess(OUTPUT_BYTES + 64, lambda ended: self._ended(call, ended))
         command = [sys.executable, "-P", "-m", CHILD]

@@ -111,6 +111,14 @@ class Body(Protocol):
             self.transport.loseConnection()
 
 
+class _Quiet(UNIXClientEndpoint):
+    """Logs no line for each connection that begins and ends."""
+
+    def connect(self, protocolFactory: Any) -> Any:
+        protocolFactory.noisy = False
+        return super().connect(protocolFactory)
+
+
 @implementer(IAgentEndpointFactory)
 class _OverUnix:
     def __init__(self, reactor: Any, path: str) -> None:
@@ -119,7 +127,7 @@ class _OverUnix:
 
     def endpointForURI(self, uri: object) -> IStreamClientEndpoint:
         """Twisted's name: the same socket, whatever the URI."""
-        return UNIXClientEndpoint(self._reactor, self._path, timeout=CONNECT_SECONDS)
+        return _Quiet(self._reactor, self._path, timeout=CONNECT_SECONDS)
 
 
 class EngineApi:

@@ -2,18 +2,20 @@
 
 Standard output is read as lines of any form, standard error as lines of severity err. A
 command that ends is started again, after failures later each time. While the buffer takes
-nothing the command waits in its own writes.
+nothing the command waits in its own writes. It ends with the agent, however that ends.
 """
 
 from __future__ import annotations
 
 import os
 import pwd
+import secrets
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from twisted.internet.abstract import FileDescriptor
@@ -25,6 +27,7 @@ from zope.interface import implementer
 from cortextx.fleet.agent.entries import encode_body
 from cortextx.fleet.agent.sources.custom_settings import ExecSettings
 from cortextx.fleet.agent.sources.feed import Feed
+from cortextx.fleet.agent.sources.guard import MARK, Guard
 from cortextx.fleet.agent.sources.piped import LineEncoder, PipeReader
 from cortextx.fleet.agent.sources.report import SourceReport, SourceState
 from cortextx.interfaces.fleet import ILogSource
@@ -65,6 +68,11 @@ class ExecSource:
         self._compose = compose
         self._wall = wall
         self._spawn = spawn or popen
+        self._guard: Guard | None = None
+        if spawn is None:
+            mark = secrets.token_hex(8)
+            self._guard = Guard(mark)
+            self._settings = replace(settings, environment=(*settings.environment, (MARK, mark)))
         self._feed = Feed(reactor, name, put, can_wait=True, on_room=self._read_or_not)
         self._run: Run | None = None
         self._running = False
@@ -72,6 +80,7 @@ class ExecSource:
         self._timer: Any = None
         self._pause = settings.restart_secs
         self._why: str | None = None
+        self._rests = False
         self._ended: Deferred[None] | None = None
         self._counters = {"bytes": 0, "starts": 0, "failures": 0, "ended_by_rules": 0}
 
@@ -95,6 +104,8 @@ class ExecSource:
             self._run.end(self._settings.stop_secs)
             self._read_or_not()
             await self._ended
+        if self._guard is not None:
+            self._guard.close()
         await self._feed.drain(DRAIN_SECONDS)
 
     def pause(self) -> None:
@@ -113,6 +124,7 @@ class ExecSource:
         if self._held:
             state = "paused"
         details: dict[str, Any] = {"type": "exec", "command": self._settings.command[0]}
+        details["at_rest"] = self._run is None and self._rests
         if self._run is not None:
             details["pid"] = self._run.pid
         counters = {**self._counters, "entries": self._feed.entries}
@@ -128,6 +140,8 @@ class ExecSource:
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             self._again(f"cannot start: {error}", failed=True)
             return
+        if self._guard is not None:
+            self._guard.watch(process.pid)
         self._counters["starts"] += 1
         self._run = Run(self._reactor, process, self._encoders(process.pid), self)
         self._read_or_not()
@@ -153,6 +167,11 @@ class ExecSource:
         self._counters["bytes"] += size
         self._feed.give(bodies)
         self._read_or_not()
+
+    def ending(self) -> None:
+        """The command has ended and is about to be reaped."""
+        if self._guard is not None:
+            self._guard.release()
 
     def exited(self, status: int, ran: float) -> None:
         """The command has ended and all that it wrote was read; `ran` in seconds."""
@@ -184,7 +203,7 @@ class ExecSource:
         self._counters["failures"] += failed
         if failed:
             self.log.warn("{name}: {why}; again in {s:.0f} s", name=self.name, why=why, s=pause)
-        self._why = why
+        self._why, self._rests = why, not failed
         if self._running:
             self._timer = self._reactor.callLater(pause, self._begin)
 
@@ -282,6 +301,7 @@ class Run:
             if found is None:
                 self._timer = self._reactor.callLater(POLL_SECONDS, self._looked)
                 return
+            self._owner.ending()
             self._signal(signal.SIGKILL)  # what is left of its group ends with it
             self._status = self._process.wait()
         if self._watch is not None:

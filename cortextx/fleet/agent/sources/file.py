@@ -66,19 +66,26 @@ if TYPE_CHECKING:
     from cortextx.fleet.agent.composing import Compose
 
 T = TypeVar("T")
-Put = Callable[[Sequence[bytes], Mapping[str, bytes | None]], Deferred[Any]]
+Put = Callable[..., Deferred[Any]]
 ROUND_STEPS = 64
 """Opens and reads that one job in a thread does at most."""
 ROUND_BYTES = 262_144
 """A round takes no further read once this much is expected of it."""
 MAX_SAID = 1000
 """Refused files that are told of, once each."""
-COUNTERS = ("entries", "records", "capped", "partial", "gaps", "gap_bytes", "looks", "hints")
+COUNTERS = (
+    "entries", "records", "capped", "partial", "gaps", "gap_bytes", "truncations", "looks", "hints",
+)  # fmt: skip
 """What a report counts: records of files, and entries made of them (a long record is
 several, one that a rule dropped none); records ended by a cap, and unfinished ones; losses;
-looks at the disk, and the hints that brought some."""
+files that were truncated or rewritten, whether or not that is a loss (F43); looks at the
+disk, and the hints that brought some."""
 SOONEST = 0.1
 """Seconds between two looks at the disk, at least, however many hints come."""
+REST = 5
+"""A look that no hint brought comes not before so many times what the last one took,"""
+LONGEST_PAUSE = 30.0
+"""but after so many seconds at the latest."""
 SHARE = 20
 """A look that a hint brought comes not before so many times what the last one took."""
 
@@ -87,9 +94,10 @@ SHARE = 20
 class FileSource:
     """Tails files into the buffer.
 
-    `put(bodies, checkpoints)` answers when both are durable, and keeps the order of its
-    calls; `checkpoints()` is what the buffer kept. Both as of `start`. `compose` makes the
-    entries, or answers None for one that a rule drops; `wall` is seconds since the epoch.
+    `put(bodies, checkpoints, can_wait=True)` answers when both are durable, and keeps the
+    order of its calls of one kind; `checkpoints()` is what the buffer kept. Both as of
+    `start`. `compose` makes the entries, or answers None for one that a rule drops; `wall`
+    is seconds since the epoch.
     """
 
     log = Logger()
@@ -125,6 +133,7 @@ class FileSource:
         self._last_look = (0.0, 0.0)
         self._outstanding = 0
         self._scanning = False
+        self._more = False
         self._paused = False
         self._running = False
         self._timer: IDelayedCall | None = None
@@ -145,6 +154,7 @@ class FileSource:
             self._checkpoints(),
             lambda home: matches(home) and wants(home),
         )
+        self._checkpoints = dict  # what is needed of it was taken
         self._running = True
         if settings.notified:
             self._hints.open()
@@ -179,7 +189,8 @@ class FileSource:
     def report(self) -> SourceReport:
         """What an operator should know. `details`: `files`, `why` and `faults` as SourceReport
         has them; `open_files`, and how many may be (A17); how many `directories` the kernel
-        tells of, and in `directories_why` why that is not all of them."""
+        tells of, and in `directories_why` why that is not all of them; how many files are known,
+        how many may be, and in `trouble` whether that is too few."""
         survey, hints = self._survey, self._hints
         why = None
         if survey.files is not None and not survey.matched:
@@ -193,8 +204,22 @@ class FileSource:
             "max_open_files": self._settings.tail.max_open,
             "directories": hints.watched,
             "directories_why": hints.why,
+            "known_files": 0 if self._tailer is None else self._tailer.known,
+            "max_files": self._settings.tail.max_files,
+            "trouble": self._trouble(),
         }
         return SourceReport(self.name, "file", state, why, dict(self._counters), details)
+
+    def _trouble(self) -> str | None:
+        """Which globs match more files than are followed, if any."""
+        most, beyond = self._settings.tail.max_files, self._survey.beyond
+        if not beyond:
+            return None
+        which = ", ".join(f"{glob} ({count} not read)" for glob, count in beyond.items())
+        return (
+            f"more than max_files = {most} files match: {which}; narrow the glob, remove"
+            " old files, or raise max_files"
+        )
 
     # -- scans -------------------------------------------------------------------------
 
@@ -219,6 +244,7 @@ class FileSource:
 
     def _looked(self, found: Scan) -> None:
         self._faults.scanned(found)
+        self._more = found.more
         self._carry_out(self._the.scanned(found, self._now()))
 
     def _scan_ended(self, _: object) -> None:
@@ -227,7 +253,9 @@ class FileSource:
         began, now = self._last_look[0], self._now()
         self._last_look = (now, now - began)
         if self._running:
-            self._timer = self._reactor.callLater(self._settings.scan_interval, self._scan)
+            pause = max(self._settings.scan_interval, REST * (now - began))
+            pause = 0.0 if self._more else min(pause, LONGEST_PAUSE)
+            self._timer = self._reactor.callLater(pause, self._scan)
             self._hints.listen()
         self._pump()
         self._ended()
@@ -338,12 +366,30 @@ class FileSource:
                 self.log.warn("{name}: {text}", name=self.name, text=action.text)
                 self._counters["gaps"] += 1
                 self._counters["gap_bytes"] += action.unread or 0
-                body = self._gap_body(action)
-                self._put([body], action.checkpoints).addErrback(self._failed, "reporting a gap")
+                self._counters["truncations"] += not action.gone
+                self._report_gap(action)
             elif isinstance(action, Say):
                 report = self.log.warn if action.level == "warn" else self.log.info
                 report("{name}: {text}", name=self.name, text=action.text)
+                if action.counts is not None:
+                    self._counters[action.counts] += 1
         return emits
+
+    def _report_gap(self, gap: Gap) -> None:
+        """Put a gap's mark in the buffer; who waits for that is told (F37)."""
+        handle = gap.handle
+        put = self._put([self._gap_body(gap)], gap.checkpoints, can_wait=handle is None)
+        if handle is not None:
+            put.addCallbacks(self._gap_durable, self._gap_refused, (handle,), {}, (handle,))
+        put.addErrback(self._failed, "reporting a gap")
+
+    def _gap_durable(self, _: object, handle: int) -> None:
+        self._carry_out(self._the.put_durable(handle, self._now()))
+        self._pump()
+
+    def _gap_refused(self, failure: Failure, handle: int) -> None:
+        self._carry_out(self._the.put_failed(handle, self._now()))
+        self._failed(failure, "reporting a gap")
 
     def _emit(self, emits: Sequence[Emit]) -> Deferred[None]:
         """Put the records of several files, and their checkpoints, in the buffer as one."""

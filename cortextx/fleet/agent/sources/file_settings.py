@@ -10,6 +10,7 @@ In TOML, as members of `[[sources]]` with kind = "file":
     timezone = "Europe/Berlin"  # of times without an offset; default the host's own
     multiline = { start = "^\\d{4}-" }  # or continue = "^\\s"; max_lines = 500 (2 to 10,000),
                                 # max_bytes = 262144 (1024 to 4 MiB), timeout_secs = 5.0
+    max_files = 50000           # how many may be followed (1 to 1,000,000)
     partial_secs = 60.0         # 0 (never) to 86400: see TailSettings.partial_after
 """
 

@@ -10,11 +10,13 @@ import os
 import re
 import stat
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from cortextx.fleet.agent.sources.actions import Scan, Seen, Watch
+from cortextx.fleet.agent.sources.compressed import Copy, copies
 from cortextx.fleet.agent.sources.glob_forms import plain_glob, translated
-from cortextx.fleet.agent.sources.identity import FileStat, is_compressed
+from cortextx.fleet.agent.sources.identity import FileStat, decode_checkpoint, is_compressed
 
 _MAGIC = re.compile(r"[*?\[]")
 TICK_NS = 100_000_000
@@ -129,17 +131,11 @@ def scan(
     patterns: Sequence[str], grounds: Grounds, watch: Watch, descriptors: Mapping[int, int]
 ) -> Scan:
     """See what stands where. `descriptors` are the open files by handle."""
-    real_directories: dict[str, str] = {}
-    files: list[Seen] = []
-    matched: dict[str, tuple[int, int]] = {}
+    look = _Matches(grounds, watch)
     for pattern in patterns:
-        for path in glob.iglob(plain_glob(pattern), recursive=True):
-            if path in matched or is_compressed(path) or not grounds.wants(path):
-                continue
-            seen = _look(path, grounds, real_directories)
-            if seen is not None:
-                matched[path] = seen.stat.identity
-                files.append(seen)
+        look.at(pattern)
+    files, matched, calm = look.files, look.matched, watch.calm
+    awake = calm.missed(look.calm)
     shown = {seen.real for seen in files}
     directories = set(watch.directories)
     for home, (identity, path) in watch.homes.items():
@@ -150,7 +146,13 @@ def scan(
         if here is None and home in watch.vacant and _unchanged(directory, watch.listed):
             continue
         directories.add(directory)
+    directories |= {
+        os.path.dirname(decode_checkpoint(calm.checkpoint(home)).path)
+        for home in awake
+        if matched.get(home) != calm.identity(home)
+    }
     listed = {}
+    packed: list[Copy] = []
     for directory in directories:
         changed = 0
         try:
@@ -161,7 +163,9 @@ def scan(
         except OSError:
             continue
         listed[directory] = changed
-        files += _unmatched((os.path.join(directory, name) for name in names), shown, grounds)
+        places = [os.path.join(directory, name) for name in names]
+        files += _unmatched(places, shown, grounds)
+        packed += copies(path for path in places if grounds.covers(path))
     files += _unmatched(watch.strays, shown, grounds)
     met = {seen.stat.identity for seen in files}
     handles = {}
@@ -170,7 +174,88 @@ def scan(
             found = _ask(descriptors[handle], identity)
             if found is not None:
                 handles[handle] = found
-    return Scan(files, handles, listed)
+    if look.calm:
+        # What rests at its home is no other file, whatever else leads to it.
+        again = calm.among(seen.stat.identity for seen in files)
+        again -= {calm.identity(home) for home in awake}
+        files = [seen for seen in files if seen.stat.identity not in again]
+    return Scan(
+        files, handles, listed, awake, look.counts, look.beyond, look.more, packed, look.calm_in
+    )
+
+
+class _Matches:
+    """What the globs of one scan match: files that are not calm, and which of the calm ones
+    are as they were."""
+
+    def __init__(self, grounds: Grounds, watch: Watch) -> None:
+        self._grounds = grounds
+        self._watch = watch
+        self._known: set[tuple[int, int]] | None = None
+        self._directories: dict[str, str] = {}
+        self._new = 0
+        self.files: list[Seen] = []
+        self.matched: dict[str, tuple[int, int]] = {}
+        self.calm: set[int] = set()
+        self.calm_in: Counter[str] = Counter()
+        self.counts: dict[str, int] = {}
+        self.beyond: dict[str, int] = {}
+        self.more = False
+
+    def at(self, pattern: str) -> None:
+        """Look at all that one glob matches."""
+        count = 0
+        watch = self._watch
+        for path in glob.iglob(plain_glob(pattern), recursive=True):
+            if path in self.matched:
+                count += 1
+                continue
+            if path in watch.calm and self._rests(path):
+                count += 1
+                continue
+            if is_compressed(path) or not self._grounds.wants(path):
+                continue
+            seen = _look(path, self._grounds, self._directories)
+            if seen is None:
+                continue
+            count += 1
+            if self._may_come(pattern, seen):
+                self.matched[path] = seen.stat.identity
+                self.files.append(seen)
+        self.counts[pattern] = count
+
+    def _rests(self, path: str) -> bool:
+        try:
+            mark = self._watch.calm.mark_of(path, os.stat(path))
+        except OSError:
+            return False
+        if mark is None:
+            return False
+        self.calm.add(mark)
+        directory = os.path.dirname(path)
+        if directory not in self._directories:
+            self._directories[directory] = os.path.realpath(directory)
+        self.calm_in[self._directories[directory]] += 1
+        return True
+
+    def _may_come(self, pattern: str, seen: Seen) -> bool:
+        """Whether a file is known, or may come new with this scan."""
+        watch = self._watch
+        if seen.path in watch.homes or seen.path in watch.calm:
+            return True
+        self._new += 1
+        if self._new <= min(watch.step, watch.room):
+            return True
+        if self._known is None:
+            self._known = watch.calm.identities() | set(watch.handles.values())
+            self._known |= {identity for identity, _ in watch.homes.values()}
+        if seen.stat.identity in self._known:
+            return True
+        if self._new <= watch.room:
+            self.more = True
+        else:
+            self.beyond[pattern] = self.beyond.get(pattern, 0) + 1
+        return False
 
 
 def _changed(directory: str) -> int:

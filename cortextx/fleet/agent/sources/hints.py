@@ -102,7 +102,8 @@ class Hints:
         then those with most files. A directory that is watched already stays so."""
         if self._descriptor < 0:
             return
-        counts = Counter(os.path.dirname(seen.real) for seen in found.files if seen.matched)
+        counts = Counter(found.calm_in)
+        counts.update(os.path.dirname(seen.real) for seen in found.files if seen.matched)
         wanted = dict.fromkeys(roots) | dict.fromkeys(path for path, _ in counts.most_common())
         watches: set[int] = set()
         self.why = None

@@ -11,7 +11,7 @@ import os
 import re
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cortextx.fleet.agent.sources.codings import CODINGS, UTF_8
 
@@ -66,34 +66,52 @@ class Checkpoint:
     this one begins with what was read of that (A20); 0 for none."""
 
     def encode(self) -> bytes:
-        """JSON; pure ASCII, because paths may hold bytes that are no UTF-8."""
-        members = {name: getattr(self, name) for name in self.__slots__}
-        if self.coding == UTF_8:
-            del members["coding"]
-        if not self.replaces:
-            del members["replaces"]
-        return json.dumps({"v": 1, **members}, separators=(",", ":")).encode()
+        """JSON; pure ASCII, because paths may hold bytes that are no UTF-8. Short, as there
+        may be very many: an array in the order of the members, 0 for what another member
+        or the default says, and no zeros at its end."""
+        values = [2, *(getattr(self, name) for name in self.__slots__)]
+        values[2] = 0 if self.path == self.home else self.path
+        values[10] = 0 if self.before_hash == self.head_hash else self.before_hash
+        values[14] = 0 if self.coding == UTF_8 else self.coding
+        while values[-1] == 0:
+            values.pop()
+        return json.dumps(values, separators=(",", ":")).encode()
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint:
     """The inverse of `Checkpoint.encode`; raises ValueError for anything else."""
     try:
         members = json.loads(data)
-        version = members.pop("v")
-        found = Checkpoint(**members)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        if isinstance(members, list):
+            version = members[0]
+            found = _listed(members[1:])
+        else:
+            version = members.pop("v") + 1
+            found = Checkpoint(**members)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ValueError("no checkpoint of a file") from error
     for name, kind in Checkpoint.__annotations__.items():
         wanted = int if kind == "int" else str
         if type(getattr(found, name)) is not wanted:
             raise ValueError(f"no checkpoint of a file: {name}")
     if (
-        version != 1
+        version != 2
         or found.coding not in CODINGS
         or min(found.offset, found.part, found.before_size, found.head_size) < 0
     ):
         raise ValueError("no checkpoint of a file: out of range")
     return found
+
+
+def _listed(values: list[Any]) -> Checkpoint:
+    members = dict.fromkeys(Checkpoint.__slots__, 0) | dict(
+        zip(Checkpoint.__slots__, values, strict=False)
+    )
+    for name, other in (("path", members["home"]), ("before_hash", members["head_hash"]),
+                        ("coding", UTF_8)):  # fmt: skip
+        if members[name] == 0:
+            members[name] = other
+    return Checkpoint(**members)
 
 
 def digest(data: bytes) -> str:

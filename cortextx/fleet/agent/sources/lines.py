@@ -145,6 +145,7 @@ class RecordEncoder:
         first = bool(part or nuls or at_start)
         last = len(records) - 1 if more or partial else -1
         simple = coding == UTF_8
+        parse, compose, source = self._parser.parse, self._compose, self._source
         for index, record in enumerate(records):
             if (
                 simple
@@ -159,7 +160,20 @@ class RecordEncoder:
                 except UnicodeDecodeError:
                     pass
                 else:
-                    bodies.append(self._body(text.removesuffix("\r"), None, arrival, reference))
+                    text = text.removesuffix("\r")
+                    parsed = self._last = parse(text, arrival, reference)
+                    ts, severity, facility, app_name, process_id, _ = parsed
+                    bodies.append(
+                        compose(
+                            ts=ts,
+                            severity=severity,
+                            message=text,
+                            source=source,
+                            facility=facility,
+                            app_name=app_name,
+                            process_id=process_id,
+                        )
+                    )
                     continue
             begins, ends = index == 0, index == last
             for piece in pieces(

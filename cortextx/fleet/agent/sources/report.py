@@ -20,7 +20,9 @@ class SourceReport:
     shown, and pushed as metrics. `details` is whatever else an operator should see, of
     plain JSON values. A file source's details have `files` (the number of files that
     each glob matched, None before the first scan), `why` (of a glob why that is none)
-    and `faults` (of a path why it is not read). No secret is in any of it (F23).
+    and `faults` (of a path why it is not read). Any source's may have `trouble`, what is
+    wrong although it runs, and `at_rest`, that it waits as it is meant to. No secret is in
+    any of it (F23).
     """
 
     name: str

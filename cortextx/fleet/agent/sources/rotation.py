@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cortextx.fleet.agent.sources.actions import Action, Gap, Keep, Say, Scan, Seen, Watch
+from cortextx.fleet.agent.sources.calm import Calm
 from cortextx.fleet.agent.sources.codings import AUTO
+from cortextx.fleet.agent.sources.compressed import Copy, copy_of, unread_in
 from cortextx.fleet.agent.sources.identity import (
     Checkpoint,
     FileStat,
@@ -21,8 +23,10 @@ from cortextx.fleet.agent.sources.identity import (
     is_rotation_of,
 )
 from cortextx.fleet.agent.sources.multiline import Multiline
-from cortextx.fleet.agent.sources.tail import Tail, restored_tail
+from cortextx.fleet.agent.sources.tail import Tail, is_whole, restored_tail, woken_tail
 
+STEP = 4000
+"""Files that one scan brings new, at most: the next one comes at once."""
 KEPT_AT_ONCE = 256
 """Checkpoints of new files that go into one put."""
 
@@ -34,6 +38,7 @@ class TailSettings:
     `start` is `start` or `end`: where to begin in what is there at the very first scan
     (F41). A rotated file is watched until it was quiet for `rotate_wait`; what it gets
     later is still found for `forget_after`, as long as it keeps its directory.
+    At most `max_files` are followed; those that are met first stay.
     `encoding` is one of `codings.ENCODINGS`. An unfinished last line stays in the file
     while that may grow; after a quiet `partial_after` (0: never) it comes as the first
     part of its line, and what is written behind it later as the next.
@@ -48,6 +53,7 @@ class TailSettings:
     max_records: int = 2000
     retry_after: float = 10.0
     partial_after: float = 60.0
+    max_files: int = 50_000
     encoding: str = AUTO
     multiline: Multiline | None = None
 
@@ -65,6 +71,8 @@ class Files:
         self._next = 1
         self._listed: dict[str, int] = {}
         self._first = True
+        self._looked = False
+        self.calm = Calm()
 
     # -- what is kept ------------------------------------------------------------------
 
@@ -77,7 +85,9 @@ class Files:
         kept: dict[str, bytes | None] = {}
         if tail.stale_key is not None:
             kept[tail.stale_key] = None
-        kept[self.key(tail.stat)] = None if deleted else tail.checkpoint().encode()
+        if not deleted:
+            tail.kept = tail.checkpoint().encode()
+        kept[self.key(tail.stat)] = None if deleted else tail.kept
         return kept
 
     @property
@@ -97,6 +107,7 @@ class Files:
         actions: list[Action] = []
         kept: list[Checkpoint] = []
         unwanted: list[Checkpoint] = []
+        homes: set[str] = set()
         prefix = f"file:{self.name}:"
         for key, value in checkpoints.items():
             if not key.startswith(prefix):
@@ -111,8 +122,17 @@ class Files:
                 text = f"{key}: {error}; kept as {aside}; that file is read from its start"
                 actions += [Say("warn", text), Keep({aside: value, key: None})]
                 continue
-            if self.key(FileStat(one.dev, one.ino, 0, 0)) == key:
-                (kept if self._wanted(one.home) else unwanted).append(one)
+            if self.key(FileStat(one.dev, one.ino, 0, 0)) != key:
+                continue
+            if not self._wanted(one.home):
+                unwanted.append(one)
+            elif is_whole(one) and one.home not in homes and one.home not in self.calm:
+                self.calm.add(one.home, FileStat(one.dev, one.ino, one.size, one.mtime_ns), value)
+            else:
+                kept.append(one)
+                if one.home in self.calm:
+                    kept.append(decode_checkpoint(self.calm.pop(one.home)[1]))
+                homes.add(one.home)
         unwanted.sort(key=lambda one: one.mtime_ns)
         surplus = unwanted[: max(0, len(unwanted) - self.settings.max_finished)]
         if surplus:
@@ -178,7 +198,31 @@ class Files:
             directories=frozenset(os.path.dirname(t.path) for t in tails if self._is_sought(t)),
             handles={t.handle: t.stat.identity for t in tails if t.is_open},
             listed=self._listed,
+            calm=self.calm,
+            room=max(0, self.settings.max_files - len(self.calm) - len(self._homes)),
+            step=STEP,
         )
+
+    def rest(self, tail: Tail) -> bool:
+        """Keep of a tail no more than finds it again, if nothing is due of it."""
+        if not tail.rests or tail.kept is None or len(self._homes[tail.home]) > 1:
+            return False
+        kept, mark = decode_checkpoint(tail.kept), tail.mark
+        same = (kept.offset, kept.before_hash, kept.finished) == (mark.offset, mark.before_hash, 0)
+        data = tail.kept if same and not kept.replaces else tail.checkpoint().encode()
+        self.calm.add(tail.home, tail.stat, data)
+        del self.tails[tail.handle], self._homes[tail.home]
+        if self._by_identity.get(tail.stat.identity) is tail:
+            del self._by_identity[tail.stat.identity]
+        return True
+
+    def _wake(self, homes: Iterable[str]) -> None:
+        """Files that were calm are not where and as they were: take them up again."""
+        for home in homes:
+            stat, data = self.calm.pop(home)
+            tail = woken_tail(self._new_handle(), decode_checkpoint(data), stat)
+            tail.restored, tail.located, tail.kept = not self._looked, self._looked, data
+            self._enter(tail)
 
     def _is_sought(self, tail: Tail) -> bool:
         """Whether a file may stand under a name that is not known: it was not found, or
@@ -189,6 +233,8 @@ class Files:
 
     def scanned(self, scan: Scan, now: float) -> list[Action]:
         """Take in what a scan found."""
+        self._wake(scan.awake)
+        self._looked = True
         for tail in self.tails.values():
             if tail.finished == 0.0:
                 tail.finished = tail.rotated = now
@@ -209,7 +255,7 @@ class Files:
                 tail.take_stat(stat, now)
                 self._displaced(tail, now)
             elif not tail.is_open and not tail.busy:
-                actions += self._missed(tail, scan.listed, now)
+                actions += self._missed(tail, scan, now)
         known = set(self.tails)
         to_end = self._first and self.settings.start == "end"
         fresh = [seen for identity, seen in found.items() if identity not in self._by_identity]
@@ -221,9 +267,9 @@ class Files:
                 tail.to_end = to_end and seen.stat.size > 0
                 tail.replaces = self._replaced_by(tail, found, scan, now)
         actions += self._first_sight([t for h, t in self.tails.items() if h not in known])
-        if to_end:
+        if to_end and not scan.more:
             actions.append(Keep({self._started_key: b"1"}))
-        self._first = False
+        self._first = self._first and scan.more
         self._note_listed(scan.listed)
         return actions + self._forget(now)
 
@@ -296,12 +342,13 @@ class Files:
             tail.rotated = tail.grown = now
             tail.gate = tail.stat.size
 
-    def _missed(self, tail: Tail, listed: Mapping[str, int], now: float) -> list[Action]:
+    def _missed(self, tail: Tail, scan: Scan, now: float) -> list[Action]:
         """No path led to this file, and it is not open: look for it, then give it up."""
-        if tail.absent and os.path.dirname(tail.path) in listed:
+        if tail.absent and os.path.dirname(tail.path) in scan.listed:
             if any(other.replaces is tail for other in self._homes[tail.home]):
                 return []
-            return self.gone(tail, now)
+            copy = None if tail.finished is not None else copy_of(tail, scan.copies)
+            return self.gone(tail, now) if copy is None else self._packed(tail, copy, now)
         tail.absent = 1
         return []
 
@@ -338,6 +385,17 @@ class Files:
             text = f"{tail.home}: gone since it was last read; what came after that is not known"
             return [Gap(tail.home, None, text, checkpoints, gone=True)]
         return [] if keep is None else [keep]
+
+    def _packed(self, tail: Tail, copy: Copy, now: float) -> list[Action]:
+        """This file was compressed while nobody looked; what its copy says is exact (A16)."""
+        unread = unread_in(copy, tail)
+        keep = self.drop(tail, now)
+        checkpoints = keep.checkpoints if keep is not None else {}
+        if unread:
+            text = f"{tail.home}: compressed as {copy.path} with {unread} bytes unread"
+            return [Gap(tail.home, unread, text, checkpoints, gone=True)]
+        said = Say("info", f"{tail.home}: compressed as {copy.path}; all of it had been read")
+        return [said] if keep is None else [said, keep]
 
     def _is_plausible(self, tail: Tail, seen: Seen) -> bool:
         """A file outside the globs of which nothing was read yet must at least be named

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cortextx.fleet.agent.entries import EPOCH, moment_text
 
 DAY = timedelta(days=1)
+DAY_MICROS = 86_400_000_000
 MONTHS = {
     name: number
     for number, name in enumerate(
@@ -41,7 +42,7 @@ class StampReader:
 
     def day_of(self, late: int) -> None:
         """Say when the following lines were written at the latest (µs); see `stamped`."""
-        day = late // 86_400_000_000
+        day = late // DAY_MICROS
         if day != self._day or len(self._seen) > CACHED:
             self._seen.clear()
             self._day = day

@@ -99,7 +99,9 @@ class StdinSource:
             "ended_by_rules": self._encoder.ended_by_rules,
         }
         why = self._why or self._feed.why
-        return SourceReport(self.name, "custom", state, why, counters, {"type": "stdin"})
+        # An input that has ended was read to its end: nothing is wrong with that.
+        details = {"type": "stdin", "at_rest": self._state == "waiting"}
+        return SourceReport(self.name, "custom", state, why, counters, details)
 
     def _received(self, data: bytes) -> None:
         self._bytes += len(data)

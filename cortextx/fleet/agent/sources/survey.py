@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from twisted.python.failure import Failure
 
 from cortextx.fleet.agent.sources.actions import Scan
-from cortextx.fleet.agent.sources.globs import NotAllowed, glob_test, static_root
+from cortextx.fleet.agent.sources.globs import NotAllowed, static_root
 from cortextx.fleet.agent.sources.tailer import GONE
 
 MAX_FAULTS = 1000
@@ -79,17 +79,16 @@ class Survey:
     """How many files each glob matched in the last scan; `of` is called in its thread."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        self._tests = {pattern: glob_test([pattern]) for pattern in patterns}
-        self._paths: set[str] | None = None
+        self._patterns = list(patterns)
+        self.beyond: dict[str, int] = {}
+        """Files by glob that there is no room for."""
         self.files: dict[str, int] | None = None
         self.why: dict[str, str] = {}
 
     def of(self, found: Scan) -> Scan:
         """Take in what a scan found; answers it."""
-        paths = {seen.path for seen in found.files if seen.matched}
-        if self.files is None or paths != self._paths:
-            self._paths = paths
-            self.files = {pattern: sum(map(test, paths)) for pattern, test in self._tests.items()}
+        self.files = {pattern: found.counts.get(pattern, 0) for pattern in self._patterns}
+        self.beyond = dict(found.beyond)
         self.why = {
             pattern: _why_none(pattern) for pattern, count in self.files.items() if not count
         }
@@ -98,7 +97,7 @@ class Survey:
     @property
     def matched(self) -> int:
         """Files that any glob matched."""
-        return 0 if self._paths is None else len(self._paths)
+        return sum((self.files or {}).values())
 
 
 def _why_none(pattern: str) -> str:

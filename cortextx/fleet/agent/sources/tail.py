@@ -54,6 +54,8 @@ class Tail:
     are such lines. `tried` is the `eof` at which a live file's end was given already.
     `replaces` is the file that stood at this home until this one was put in its place,
     as long as it is not known whether this one begins with what was read of that (A20).
+    `kept` is the checkpoint that was made of it last. `before` is `durable`, `verified` and
+    `largest` as they were before a truncation whose gap is not durable yet.
     """
 
     handle: int
@@ -89,6 +91,8 @@ class Tail:
     verified: int = 0
     after: Tail | None = None
     gate: int = 0
+    before: tuple[Mark | None, int, int] | None = None
+    kept: bytes | None = None
 
     @property
     def unread(self) -> bool:
@@ -109,6 +113,23 @@ class Tail:
         if self.mark.offset >= self.gate:
             return True
         return self.eof is not None and not self.unread and not self.held
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing is due of this file, nor will be until it changes: all of it is
+        durable, and it stands at its home, closed."""
+        mark, size = self.mark, self.stat.size
+        return (
+            mark.offset == size
+            and not (self.is_open or self.busy or self.unread or self.held or self.absent)
+            and not (mark.part or self.nuls or self.unreadable)
+            and self.matched
+            and self.located
+            and self.durable == mark
+            and (self.rotated, self.finished, self.stale_key) == (None, None, None)
+            and self.replaces is None
+            and self.before is None
+        )
 
     def take_stat(self, stat: FileStat, now: float) -> None:
         """A stat result of this very file."""
@@ -133,6 +154,20 @@ class Tail:
             size=stat.size, mtime_ns=stat.mtime_ns, finished=int(self.finished is not None),
             coding=mark.coding, replaces=self.replaces.stat.ino if self.replaces else 0,
         )  # fmt: skip
+
+
+def is_whole(kept: Checkpoint) -> bool:
+    """Whether a checkpoint is of a file that was read to its end and stood at its home."""
+    return kept.offset == kept.size and not (kept.part or kept.finished or kept.replaces)
+
+
+def woken_tail(handle: int, kept: Checkpoint, stat: FileStat) -> Tail:
+    """A tail of which nothing was due while its file was as `stat` says."""
+    tail = restored_tail(handle, kept)
+    tail.stat, tail.eof = stat, (stat.size, stat.mtime_ns)
+    tail.largest = tail.verified = stat.size
+    tail.home_mtime_ns = stat.mtime_ns
+    return tail
 
 
 def restored_tail(handle: int, kept: Checkpoint) -> Tail:

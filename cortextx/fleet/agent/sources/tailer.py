@@ -69,6 +69,11 @@ class Tailer:
         """Open handles, for a metric (A17)."""
         return self._turns.open_files
 
+    @property
+    def known(self) -> int:
+        """Files that are followed, those of which nothing is due included."""
+        return len(self._files.calm) + len(self._files.tails)
+
     def watch(self) -> Watch:
         """What the next scan shall look at besides the globs."""
         return self._files.watch()
@@ -82,7 +87,8 @@ class Tailer:
         self._turns.look_again()
         for tail in list(self._files.tails.values()):
             actions += self._check_quiet(tail, now)
-            self._schedule(tail)
+            if not self._files.rest(tail):
+                self._schedule(tail)
         return actions
 
     def next_action(self, now: float) -> Open | Read | Close | None:
@@ -189,7 +195,7 @@ class Tailer:
         """The last Emit of this handle is in the buffer for good."""
         tail = self._files.tails[handle]
         self._rest(tail)
-        tail.durable, tail.stale_key = tail.mark, None
+        tail.durable, tail.stale_key, tail.before = tail.mark, None, None
         self._schedule(tail)
         return []
 
@@ -197,6 +203,8 @@ class Tailer:
         """The last Emit of this handle is not in the buffer: its bytes are read again."""
         tail = self._files.tails[handle]
         self._rest(tail)
+        if tail.before is not None:
+            (tail.durable, tail.verified, tail.largest), tail.before = tail.before, None
         tail.mark = tail.durable or Mark()
         tail.nuls = 0
         tail.eof = tail.tried = None
@@ -404,20 +412,22 @@ class Tailer:
         """The file is not what was read: truncated, rewritten, or another in its inode."""
         tail.stat = stat
         unread = tail.known_unread
+        before = tail.durable, tail.verified, tail.largest
         tail.coding_before = tail.mark.coding
         tail.mark = tail.durable = Mark()
         tail.eof, tail.wide, tail.flush, tail.nuls, tail.held = None, False, 0, 0, False
         tail.verified = tail.largest = stat.size
         kept = self._files.kept(tail)
-        self._schedule(tail)
         if unread and tail.finished is None:
+            tail.before, tail.busy = before, True
             text = (
                 f"{tail.home}: truncated or rewritten with {unread} known bytes unread; "
                 "read again from its start"
             )
-            return [Gap(tail.home, unread, text, kept)]
+            return [Gap(tail.home, unread, text, kept, handle=tail.handle)]
+        self._schedule(tail)
         text = f"{tail.home}: truncated or rewritten; read again from its start"
-        return [Say("info", text), Keep(kept)]
+        return [Say("info", text, counts="truncations"), Keep(kept)]
 
     def _check_quiet(self, tail: Tail, now: float) -> list[Action]:
         """See what has waited long enough: what stands unfinished at a file's end; and a
