@@ -74,20 +74,22 @@ def measure_redis(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     rounds = []
     for _ in range(options.rounds):
         with House(options.directory) as house:
-            theirs = _redis_round(house, options)
+            of_redis = _redis_round(house, options)
         with House(options.directory) as house:
-            ours = _slave_round(house, options)
-        rounds.append({"ours": ours, "redis": theirs})
+            of_slave = _slave_round(house, options)
+        rounds.append({"ours": of_slave, "redis": of_redis})
     ratio = statistics.median(one["ours"]["per_s"] / one["redis"]["per_s"] for one in rounds)
-    ours, theirs = (
-        statistics.median(one[who]["per_s"] for one in rounds) for who in ("ours", "redis")
-    )
-    cpu = statistics.median(one["ours"]["cpu"] for one in rounds)
+    ours, theirs = _median(rounds, "ours", "per_s"), _median(rounds, "redis", "per_s")
+    cpu = _median(rounds, "ours", "cpu")
     return (
         {"rounds": rounds, "ratio": ratio},
         f"{ours:,.0f} events/s to {options.masters} masters, Redis {theirs:,.0f}, ratio"
         f" {ratio:.2f}; the slave took {1e6 * cpu / options.events:.0f} us of CPU an event",
     )
+
+
+def _median(rounds: Sequence[dict[str, dict[str, float]]], who: str, what: str) -> float:
+    return statistics.median(one[who][what] for one in rounds)
 
 
 def _redis_round(house: House, options: argparse.Namespace) -> dict[str, float]:

@@ -32,11 +32,11 @@ FIRST_ID = 1_000_000_000
 
 
 class Reader(Protocol):
-    """Somebody who reads; `has` counts facts, `bytes` what came."""
+    """Somebody who reads; `has` counts facts, `size` the bytes that came."""
 
     sock: socket.socket
     has: int
-    bytes: int
+    size: int
     is_ready: bool
 
     def came(self, data: bytes, now: float) -> None:
@@ -53,7 +53,7 @@ class Master:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.connect(asked["socket"])
         self.has = 0
-        self.bytes = 0
+        self.size = 0
         self.is_ready = False
         self._asked = asked
         self._is_origin = number == 0 and "input" in asked
@@ -77,7 +77,7 @@ class Master:
             )  # fmt: skip
 
     def came(self, data: bytes, now: float) -> None:
-        self.bytes += len(data)
+        self.size += len(data)
         data = self._held + data
         end = data.rfind(b"\n") + 1
         self._held = data[end:]
@@ -128,7 +128,7 @@ class Follower:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.connect(asked["socket"])
         self.has = 0
-        self.bytes = 0
+        self.size = 0
         self._entry = entry_bytes(asked["size"])
         self._head = len(b"*1\r\n*2\r\n$1\r\ns\r\n")
         self._held = bytearray()
@@ -139,7 +139,7 @@ class Follower:
         self._ask()
 
     def came(self, data: bytes, now: float) -> None:
-        self.bytes += len(data)
+        self.size += len(data)
         self._held += data
         while self._held:
             if not self._need:
@@ -240,7 +240,7 @@ def main() -> None:
         "ended": ended,
         "late": late,
         "facts": sum(reader.has for reader in readers),
-        "bytes": sum(reader.bytes for reader in readers),
+        "bytes": sum(reader.size for reader in readers),
         "cpu": time.process_time() - cpu,
         "last": sorted(notes.last.items()),
         "delays": notes.delays,

@@ -17,6 +17,7 @@ from cortextx.core.names import is_name
 from cortextx.errors import ConfigError
 from cortextx.interaction import v1
 from cortextx.interaction.data import DEFAULT_LIMITS, Limits
+from cortextx.interaction.faults import MAX_FRAME_BYTES
 from cortextx.interaction.slave.policy import Rules
 from cortextx.runtimes.echo import EchoSettings
 from cortextx.runtimes.settings import ExecSettings, ModelSettings
@@ -132,6 +133,10 @@ def check(settings: Settings, where: str) -> None:
     for name in settings.limits.__struct_fields__:
         if getattr(settings.limits, name) < 1:
             raise ConfigError(where, f"limits.{name}", "a number above 0")
+    for name, frames in (("max_attachment_bytes", 1), ("max_connection_bytes", 2)):
+        least = frames * MAX_FRAME_BYTES  # less could never carry a fact of the longest kind
+        if getattr(settings.limits, name) < least:
+            raise ConfigError(where, f"limits.{name}", f"at least {least}")
     socket_group(table, where)
     socket_mode(table, rules_of(table), where)
 

@@ -17,9 +17,9 @@ from msgspec import Raw, Struct
 
 from cortextx.core import exchange
 from cortextx.core.exchange import Command, Delta, Message, Result, ToolCall
-from cortextx.core.jsontext import Decoder, encode
+from cortextx.core.jsontext import MAX_DEPTH, Decoder, encode
 from cortextx.core.mending import mend_value
-from cortextx.errors import JsonShapeError, JsonSyntaxError
+from cortextx.errors import JsonError, JsonShapeError, JsonSyntaxError
 from cortextx.interfaces.sessions import RunOutcome, RunRequest
 
 MAX_COMMAND_BYTES = 96 * 1024
@@ -176,6 +176,8 @@ _lines: Sequence[type[_Line]] = (
     _Start, _Delta, _Message, _ToolCall, _Tool, _Approval, _Command, _Error, _Done,
 )  # fmt: skip
 _TYPES = frozenset(str(line.__struct_config__.tag) for line in _lines)
+_OFTEN = (b'{"type":"delta"', b'{"type":"message"')
+_often: Decoder[_Line] = Decoder(_Delta | _Message)
 _typed: Decoder[_Typed] = Decoder(_Typed)
 _line: Decoder[_Line] = Decoder(
     _Start | _Delta | _Message | _ToolCall | _Tool | _Approval | _Command | _Error | _Done
@@ -190,16 +192,33 @@ def read_line(line: bytes, request: RunRequest) -> tuple[Said | None, bool]:
     """
     if not line.lstrip().startswith(b"{"):
         return None, False
+    if line.startswith(_OFTEN) and _is_plain(line):
+        # Most lines: flat, without what may need mending, and parsed once then.
+        try:
+            often = _often.decode(line)
+        except JsonError:
+            pass  # told in full below
+        else:
+            return _of_run(often, request).said(request), False
     raw, mended = mend_value(line)
     if bytes(raw)[:1] == b'"':
         raise JsonSyntaxError("$", "one JSON object that nests no deeper than 100 levels")
     if _typed.decode(raw, utf8_checked=True).type not in _TYPES:
         return None, mended
-    read = _line.decode(raw, utf8_checked=True)
-    for name, own in (("run", request.run), ("request_id", request.request_id)):
-        if getattr(read, name) not in (None, own):
-            raise JsonShapeError(f"$.{name}", "the run's own")
+    read = _of_run(_line.decode(raw, utf8_checked=True), request)
     return read.said(request), mended
+
+
+def _is_plain(line: bytes) -> bool:
+    """Whether it has nothing that could need mending, but for its UTF-8."""
+    return line.count(b"{") == 1 and line.count(b"[") < MAX_DEPTH and b"\\u" not in line
+
+
+def _of_run(line: _Line, request: RunRequest) -> _Line:
+    for name, own in (("run", request.run), ("request_id", request.request_id)):
+        if getattr(line, name) not in (None, own):
+            raise JsonShapeError(f"$.{name}", "the run's own")
+    return line
 
 
 def envelope(request: RunRequest) -> bytes:

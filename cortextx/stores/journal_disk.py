@@ -8,11 +8,16 @@ are OSErrors (and SessionLocked where another process owns a file), all calls bl
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Sequence
 from typing import Protocol
 
 LOG = "events.jsonl"
 """The durable log (session-files)."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""There was no room on the disk; the same may succeed later."""
+TOO_MANY = (errno.EMFILE, errno.ENFILE)
+"""No more files can be open now, which says nothing of the file."""
 
 
 class JournalFile(Protocol):

@@ -32,7 +32,14 @@ from cortextx.errors import (
     StoreFull,
 )
 from cortextx.interfaces.sessions import JournalPage, JournalState
-from cortextx.stores.journal_disk import LOG, JournalDirectory, JournalFile, remove
+from cortextx.stores.journal_disk import (
+    FULL,
+    LOG,
+    TOO_MANY,
+    JournalDirectory,
+    JournalFile,
+    remove,
+)
 from cortextx.stores.journal_proof import (
     CHUNK,
     Doubt,
@@ -48,7 +55,6 @@ PAGE = 4096
 """Bytes that a kill does not cut in two, or hardly ever; a longer write is noted before."""
 HINTS = 32
 """Ends of pages that are remembered, so that a walk does not search its place anew."""
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(slots=True)
@@ -121,6 +127,8 @@ class Log:
                 directory.written()
         except OSError as fault:
             self._give_back(directory, generation)
+            if fault.errno in TOO_MANY:
+                raise _as_store_error(self.path, fault) from fault
             raise SessionDamaged(self.path, 0, fault.strerror or "it cannot be read") from fault
         except StoreError:
             self._give_back(directory, generation)
@@ -373,6 +381,6 @@ def _lines_from(
 def _as_store_error(path: str, fault: OSError | StoreError) -> StoreError:
     if isinstance(fault, StoreError):
         return fault
-    if fault.errno in _FULL:
+    if fault.errno in FULL + TOO_MANY:
         return StoreFull(f"{path}: {fault.strerror}")
     return StoreError(f"{path}: {fault.strerror}")

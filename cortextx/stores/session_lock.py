@@ -18,7 +18,8 @@ import os
 import time
 from functools import cache
 
-from cortextx.errors import SessionLocked, StoreError
+from cortextx.errors import SessionLocked, StoreError, StoreFull
+from cortextx.stores.journal_disk import FULL, TOO_MANY
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
@@ -65,7 +66,7 @@ class SessionLock:
         self._descriptor = -1
 
     def take(self) -> None:
-        """Take it; raises SessionLocked, which names the holder, or StoreError."""
+        """Take it; raises SessionLocked, which names the holder, StoreFull or StoreError."""
         try:
             make_directories(os.path.dirname(self.path))
             while self._descriptor < 0:
@@ -75,7 +76,8 @@ class SessionLock:
             os.pwrite(self._descriptor, text.encode(), 0)
         except OSError as fault:
             self.release()
-            raise StoreError(f"{self.path} cannot be locked: {fault.strerror}") from fault
+            kind = StoreFull if fault.errno in FULL + TOO_MANY else StoreError
+            raise kind(f"{self.path} cannot be locked: {fault.strerror}") from fault
 
     def _try(self) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC

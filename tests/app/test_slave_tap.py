@@ -154,6 +154,8 @@ class Agents(SlaveCase):
             ('[slave]\nsocket_mode = "0777"\n', "slave.socket_mode"),
             ('[slave]\nsocket_group = "no such group"\n', "slave.socket_group"),
             ("[limits]\nmax_attachments = 0\n", "limits.max_attachments"),
+            ("[limits]\nmax_attachment_bytes = 262143\n", "limits.max_attachment_bytes"),
+            ("[limits]\nmax_connection_bytes = 524287\n", "limits.max_connection_bytes"),
         ):
             said = self.fault(text)
             for word in wanted:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import time
 
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from cortextx.interaction.master.events import Detached, Disconnected, Done
 from tests.integration.slave_faults import (
     FaultyHouse,
     Talker,
@@ -17,6 +19,7 @@ from tests.integration.slave_faults import (
 )
 from tests.integration.slave_harness import SLAVE, Stream, ask, kind
 from tests.integration.test_disk_full import fill_up, small_disk
+from tests.integration.test_master import MasterCase, Reader
 
 KIB, MIB = 1024, 1024 * 1024
 
@@ -106,6 +109,32 @@ class DamageTests(DiskCase):
             self.assertEqual(seen[-1]["event"]["data"]["code"], "session_io")
             self.assertEqual(facts_of(seen), whole[: len(seen) - 1])
         self.assertEqual(ask(self.path, {"op": "ping"}), [{"type": "pong"}])
+
+
+class WaitingTests(MasterCase):
+    async def test_a_master_of_ours_waits_for_room(self) -> None:
+        """It is told, and comes back by itself with its request; nothing is missing."""
+        disk = self.house.state / "sessions"
+        small_disk(self, str(disk), 8)
+        self.house.start()
+        mine, other = await self.reader(self.master()), await self.reader(self.master())
+        fill_up(str(disk / "ballast"), 200 * KIB)
+        asked = [Deferred.fromCoroutine(self.ask(mine, number)) for number in range(8)]
+        for reader in (mine, other):
+            await reader.until(lambda r: r.of(Disconnected))
+            self.assertEqual(reader.of(Detached), [])
+        os.unlink(disk / "ballast")
+        ends = [await each for each in asked]
+        self.assertLessEqual(set(ends), {"completed", "interrupted"})
+        for reader in (mine, other):
+            await reader.until(lambda r: len(r.of(Done)) == 8)
+        self.whole(mine, other)
+        self.assertEqual(sorted(one_end_each(self.house.facts()).values()), sorted(ends))
+
+    async def ask(self, reader: Reader, number: int) -> str:
+        """Say something long; how that ended."""
+        run = await reader.session.input("x" * 40_000, request_id=f"r{number}")
+        return (await run.ended()).status
 
 
 class FullTests(DiskCase):

@@ -8,8 +8,10 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from twisted.internet.defer import Deferred
 
@@ -31,6 +33,7 @@ from tests.integration.slave_harness import (
     SlaveCase,
     Stream,
     ask,
+    frame,
     kind,
 )
 from tests.integration.test_master import MasterCase
@@ -242,6 +245,126 @@ class Locks(SlaveCase):
         last = ask(path, {"op": "resume"})[-1]
         self.assertEqual((last["type"], last["status"]), ("done", "interrupted"))
         self.assertTrue(alive(left))
+
+
+class Trimmed(SlaveCase):
+    def test_kills_while_the_log_is_trimmed(self) -> None:
+        """I38, I9: the log opens each time, its beginning is told as a gap with exact bounds,
+        and every request has one end, at the same seq, long after its facts are gone."""
+        chance = random.Random(7)
+        self.house.write_config("[slave]\nsession_mib = 1\nidle_seconds = 0.2\n")
+        ends: dict[str, tuple[str, int]] = {}
+        count, first = 0, 1
+        for _ in range(5):
+            path = self.house.start()
+            with Stream(path) as stream:
+                head = stream.attach(after=0, mode="observe")["event"]["data"]["head"]
+                found = [stream.value()] if head else []
+                while found and found[-1]["session_seq"] != head:
+                    found.append(stream.value())
+            if found and kind(found[0]) == "gap":
+                told = found.pop(0)["event"]["data"]
+                self.assertEqual((told["from_seq"], told["to_seq"] + 1),
+                                 (1, found[0]["session_seq"]))  # fmt: skip
+                first = found[0]["session_seq"]
+            self.assertTrue(is_contiguous(f["session_seq"] for f in found))
+            with Stream(path) as stream:
+                stream.attach()
+                for number in range(count):
+                    done = self.one(stream, f"r{number}")
+                    self.assertEqual(ends.setdefault(f"r{number}", done), done)
+            killer = threading.Timer(0.1 + chance.random() * 0.6, self.house.kill)
+            killer.start()
+            with contextlib.suppress(OSError, AssertionError), Stream(path) as stream:
+                stream.attach()
+                while True:
+                    count += 1
+                    ends[f"r{count - 1}"] = self.one(stream, f"r{count - 1}")
+            killer.join()
+        self.assertGreater(first, 100)
+
+    def one(self, stream: Stream, request_id: str) -> tuple[str, int]:
+        """How a request ends, and where."""
+        stream.input(request_id, "x" * 40_000)
+        last = stream.done(request_id)[-1]
+        stream.send(frame("ack", ["c", "a"], {}, last["session_seq"]))
+        return last["event"]["data"]["status"], last["session_seq"]
+
+
+class Children(SlaveCase):
+    def test_kills_while_a_child_talks_as_fast_as_it_can(self) -> None:
+        """B25: its processes are gone before the session is open again, and nothing of the run
+        follows its one end."""
+        chance = random.Random(11)
+        script, pids = self.house.root / "agent.sh", self.house.root / "pids"
+        script.write_text(
+            f"read -r request\necho $$ >> {pids}\nsh -c 'echo $$ >> {pids}; sleep 60' &\n"
+            'while :; do printf \'{"type":"message","content":"%s"}\\n\' $$; done\n'
+        )
+        self.house.write_config(
+            f'[agents.echo]\nruntime = "exec"\ncommand = ["/bin/sh", "{script}"]\n'
+        )
+        for number in range(4):
+            path = self.house.start()
+            with Stream(path) as stream:
+                stream.attach()
+                self.assertEqual(self.left(pids), [])
+                stream.input(f"r{number}", "go")
+                stream.until(lambda f: f["event"]["data"].get("role") == "assistant")
+                time.sleep(chance.random() * 0.3)
+                self.house.kill()
+        with Stream(self.house.start()) as stream:
+            stream.attach()
+            self.assertEqual(self.left(pids), [])
+        facts = self.house.facts()
+        self.assertTrue(is_contiguous(f["session_seq"] for f in facts))
+        self.assertEqual(one_end_each(facts), {f"r{n}": "interrupted" for n in range(4)})
+        ended: set[str] = set()
+        for fact in facts:
+            self.assertNotIn(fact["correlation"]["run_id"], ended)
+            if kind(fact) == "done":
+                ended.add(fact["correlation"]["run_id"])
+
+    def left(self, pids: Path) -> list[int]:
+        """What still runs of the agents' processes."""
+        known = map(int, pids.read_text().split()) if pids.exists() else ()
+        return [pid for pid in known if alive(pid)]
+
+    def test_an_approval_dies_with_its_slave_B10(self) -> None:
+        """A yes after the restart is `unknown_command`, and a frozen slave loses nothing."""
+        self.house.write_config('[agents.echo]\nruntime = "echo"\napprove = true\n')
+        path = self.house.start()
+        stream = Stream(path)
+        stream.attach()
+        commands = []
+        for request_id in ("r1", "r2"):
+            stream.input(request_id, "please")
+            commands.append(stream.until(lambda f: kind(f) == "command")[-1])
+            if request_id == "r1":
+                pid = self.house.running[SLAVE].pid
+                os.kill(pid, signal.SIGSTOP)
+                self.addCleanup(kill, pid)
+                stream.send(self.yes(commands[0]))
+                time.sleep(0.3)
+                os.kill(pid, signal.SIGCONT)
+                status = stream.done("r1")[-1]["event"]["data"]["status"]
+                self.assertEqual(status, "completed")
+        self.house.kill()
+        with Stream(self.house.start()) as stream:
+            stream.attach(after=0)
+            stream.send(self.yes(commands[1]))
+            last = stream.until(lambda f: kind(f) == "error")[-1]["event"]["data"]
+            self.assertEqual(last["code"], "unknown_command")
+        ends = one_end_each(self.house.facts())
+        self.assertEqual(ends, {"r1": "completed", "r2": "interrupted"})
+
+    def yes(self, command: dict[str, Any]) -> dict[str, Any]:
+        """The approval of a command."""
+        data = {
+            "result": {"type": "accepted"},
+            "effect_id": command["event"]["data"]["effect_id"],
+        }
+        return frame("command_result", list(command["correlation"].values()), data)
 
 
 def sizes(session: str) -> list[tuple[str, int]]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+from tests.integration.peers import need
 from tests.integration.slave_faults import (
     NOBODY,
     FaultyHouse,
@@ -162,6 +163,39 @@ class ChurnTests(PeerCase):
         )  # fmt: skip
         detach = frame("detach", ["c", name], {})
         return json.dumps(attach).encode() + b"\n", json.dumps(detach).encode() + b"\n"
+
+
+class FilesTests(PeerCase):
+    def test_too_few_files(self) -> None:
+        """More sessions than the process may have files: refused for now, not called damaged;
+        when others are unloaded, all of them are served."""
+        need("prlimit")
+        self.house.write_config("[slave]\nidle_seconds = 0.2\n")
+        path = self.house._start(SLAVE, prefix=("prlimit", "--nofile=48:48"))
+        holders, refused = [], 0
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):  # by the kernel's limit
+            for number in range(40):
+                stream = Stream(path)
+                holders.append(stream)
+                got = stream.attach(session=f"s{number}")
+                if kind(got) == "error":
+                    refused += 1
+                    data = got["event"]["data"]
+                    self.assertEqual((data["code"], data["retryable"]), ("session_io", True))
+        self.assertGreater(refused, 0)
+        self.assertGreater(len(holders), 5)
+        for stream in holders:
+            stream.close()
+        for number in range(40):
+            self.house.wait_until(
+                lambda session=f"s{number}": self.is_served(path, session), "its turn", 10
+            )
+
+    def is_served(self, path: str, session: str) -> bool:
+        """Whether one may attach."""
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError), Stream(path) as stream:
+            return kind(stream.attach(session=session)) == "attached"
+        return False
 
 
 class FloodTests(PeerCase):

@@ -112,6 +112,17 @@ class ReadLineTests(SynchronousTestCase):
         ):
             self.assertEqual(said(encode_flat(event)), event)
 
+    def test_a_line_means_the_same_however_it_is_written(self) -> None:
+        """What is read at once, and what takes the long way round, is one event."""
+        for at_once, around in (
+            ('{"type":"delta","text":"a [1] é"}', '{"text":"a [1] \\u00e9","type":"delta"}'),
+            ('{"type":"message","text":"a\\n"}', ' {"type":"message","x":{},"text":"a\\n"}'),
+        ):
+            self.assertEqual(read_line(at_once.encode(), REQUEST)[1], False)
+            self.assertEqual(said(at_once), said(around))
+        bad = b'{"type":"delta","text":"\xff"}'
+        self.assertEqual(read_line(bad, REQUEST), (Delta(*IDS, "\ufffd"), True))
+
     def test_other_text_and_unknown_types_are_skipped(self) -> None:
         for line in (
             "",

@@ -141,6 +141,14 @@ class FaultTests(SynchronousTestCase):
         self.assertRaises(SessionDamaged, opened, disk)
         self.assertTrue(disk.closed)  # and its lock is free again
 
+    def test_a_log_that_cannot_be_opened_for_want_of_descriptors_is_not_damaged(self) -> None:
+        for code in (errno.EMFILE, errno.ENFILE):
+            disk = SimulatedSession(self.disk.files())
+            disk.fail("open", code)
+            self.assertRaises(StoreFull, opened, disk)
+            self.assertTrue(disk.closed)
+            self.assertEqual(held(opened(disk)), lines(1, 2))
+
 
 class OverlapTests(SynchronousTestCase):
     """A failed append among others that wait; a journal that runs on one thread."""

@@ -219,6 +219,8 @@ def refused(where: Where, refusal: SessionRefused) -> Fault:
         "session_locked": "another slave has it open: stop that one",
         "cursor_ahead": "the log is shorter than that: begin with --after 0",
     }
+    if refusal.code == "session_io" and refusal.retryable:
+        hints["session_io"] = "make room on the disk where the slave keeps its sessions"
     codes = {"unknown_agent": NOT_FOUND, "bad_frame": USAGE, "session_locked": NOT_REACHABLE}
     message = f"{where.agent}/{where.session}: {refusal} ({refusal.code})"
     return Fault(message, hints.get(refusal.code), codes.get(refusal.code, 1))

@@ -35,6 +35,8 @@ GREETING_SECONDS = 10.0
 RETRY_SECONDS = 0.5
 """The shortest ceiling of the delays before an attach is tried again."""
 MAX_RETRY_SECONDS = 15.0
+NO_ROOM_SECONDS = 4.0
+"""How long to wait about, where a session was lost because its log had no room."""
 
 
 class MasterMachine:
@@ -307,7 +309,8 @@ class MasterMachine:
 
     def _attach_refused(self, attachment: Attachment, error: Error, now: float) -> None:
         self._by_wire.pop(attachment.wire_id, None)
-        if error.code not in OPENING or not attachment.was_attached:
+        may_come = error.code in OPENING or is_passing(error)
+        if not may_come or not attachment.was_attached:
             self._drop(attachment, error)
             return
         attachment.state = "waiting"
@@ -325,6 +328,9 @@ class MasterMachine:
         if error.code == Code.SLOW_CONSUMER:
             attachment.must_drain = True
             self._again(attachment, error.message, now)
+        elif is_passing(error):
+            attachment.parted(error.message, tell=True)
+            attachment.retry_at = now + NO_ROOM_SECONDS * (1.0 + self._random()) / 2.0
         elif error.code in (Code.UNKNOWN_ATTACHMENT, Code.SESSION_LOCKED):
             self._again(attachment, error.message, now)
         else:
@@ -393,3 +399,8 @@ class MasterMachine:
         actions = list(self._actions)
         self._actions.clear()
         return actions
+
+
+def is_passing(error: Error) -> bool:
+    """Whether a log could not be written for want of room: that may be over by itself."""
+    return error.code == Code.SESSION_IO and error.retryable

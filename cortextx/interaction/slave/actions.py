@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from msgspec import Raw
 
 from cortextx.core.exchange import Origin, Result
-from cortextx.errors import JsonError, SessionLocked, StoreError
+from cortextx.errors import JsonError, SessionLocked, StoreError, StoreFull
 from cortextx.interaction.data import Data, Error
 from cortextx.interaction.faults import Code
 from cortextx.interaction.slave.lines import Ids
@@ -118,6 +118,9 @@ def error_of(reason: BaseException | None) -> Error:
     match reason:
         case SessionLocked():
             return Error.of(Code.SESSION_LOCKED, str(reason))
+        case StoreFull():
+            # No fault of the log's: the same may go well as soon as there is room.
+            return Error(Code.SESSION_IO.value, "there is no room for the session's log", True)
         case StoreError() | JsonError():
             return Error.of(Code.SESSION_IO, "the session's log cannot be used")
         case _:

@@ -76,17 +76,20 @@ class Walk:
         if self._window is not None:
             lines = min(lines, self._window - len(self._unacked))
         self.is_reading = True
-        return self.read, lines, self._max_bytes - self.queued
+        return self.read, lines, max(1, self._max_bytes - self.queued)
 
     @property
     def may_read(self) -> bool:
-        """Whether there is more to read, and room for it."""
+        """Whether there is more to read, and room for it.
+
+        Live content that waits for facts takes no room from them: it would wait for ever.
+        """
         return (
             self.read < self.head
             and not self.is_reading
             and len(self._pages) < 2
             and not self.is_full
-            and self.queued < self._max_bytes
+            and (self.queued < self._max_bytes or not self.has_output)
         )
 
     def page_read(

@@ -152,7 +152,10 @@ def tail_of(line: bytes) -> bytes:
 
 def _is_odd(line: bytes) -> bool:
     """Whether there may be an `x`, or an escaped surrogate, which we never write."""
-    return b',"x":' in line or b"\\ud" in line or b"\\uD" in line
+    # From behind, for that search is the faster one, and a byte alone is faster still.
+    if line.rfind(b',"x":') >= 0:
+        return True
+    return b"\\" in line and (b"\\ud" in line or b"\\uD" in line)
 
 
 def data_of(line: bytes) -> Data | Opaque:

@@ -43,6 +43,7 @@ from cortextx.interaction.slave.actions import (
     conflict,
     error_of,
 )
+from cortextx.interaction.slave.appending import Appending
 from cortextx.interaction.slave.heads import Heads
 from cortextx.interaction.slave.lines import Ids, tail_of
 from cortextx.interaction.slave.recent import PAGE_BYTES, PAGE_LINES, Recent, fetch
@@ -136,7 +137,7 @@ class LiveSession:
         self._runs: dict[str, IRun] = {}
         self._todo: deque[SessionAction] = deque()
         self._doing = False
-        self._appending: deque[tuple[int, Sequence[bytes]]] = deque()
+        self._appending: Appending | None = None
         self._recent = Recent()
         self._mail: deque[InputAsked] = deque()
         self._checking = False
@@ -154,6 +155,7 @@ class LiveSession:
             await after
         self._journal = self._open_journal(self.key)
         state = await self._journal.open()
+        self._appending = Appending(self._journal.append, self._appended, self._append_failed)
         self._first = state.first
         self.machine.log_found(state.head)
         at = state.first - 1
@@ -189,6 +191,8 @@ class LiveSession:
         if self.is_closing:
             return
         self.is_closing = True
+        if self._appending is not None:
+            self._appending.flush()
         self._heads.flush()
         for call in (self._timer, self._idle):
             if call is not None and call.active():
@@ -352,7 +356,8 @@ class LiveSession:
     def _act(self, action: SessionAction) -> None:
         match action:
             case Append(first=first, lines=lines):
-                self._append(first, lines)
+                if self._appending is not None and not self.is_closing:
+                    self._appending.add(first, lines)
             case Publish(head=head):
                 self._publish(head)
             case StartRun(request=request):
@@ -386,16 +391,7 @@ class LiveSession:
         if reader is not None:
             reader.told(told)
 
-    def _append(self, first: int, lines: Sequence[bytes]) -> None:
-        if self.is_closing or self._journal is None:
-            return
-        self._appending.append((first, lines))
-        done: Deferred[None] = self._journal.append(first, lines)
-        done.addCallbacks(self._appended, self._append_failed)
-        done.addErrback(lambda failure: self.log.failure("publishing failed", failure))
-
-    def _appended(self, _: None) -> None:
-        first, lines = self._appending.popleft()
+    def _appended(self, first: int, lines: Sequence[bytes]) -> None:
         self._recent.keep(first, lines)
         if self._durable is not None:
             self._durable(self.key, first, lines)
@@ -405,7 +401,7 @@ class LiveSession:
         error = error_of(failure.value)
         if not self.is_closing:
             self.log.failure("the log of {key} took no more", failure, key=self.key)
-        self._do(self.machine.append_failed(Code(error.code), error.message))
+        self._do(self.machine.append_failed(Code(error.code), error.message, error.retryable))
 
     def _publish(self, head: int) -> None:
         if not self._is_ready:
@@ -431,6 +427,8 @@ class LiveSession:
 
     def _set_timer(self) -> None:
         deadline = self.machine.deadline
+        if deadline is None and self._timer is None:
+            return
         if self._timer is not None:
             if deadline is not None and self._timer.getTime() == deadline:
                 return

@@ -28,9 +28,12 @@ class Recent:
         self._facts: deque[tuple[bytes, bytes]] = deque()
         self._first = 1
         self._bytes = 0
+        self._asked: tuple[int, int, int] | None = None
+        self._page: Facts | None = None
 
     def keep(self, first: int, lines: Sequence[bytes]) -> None:
         """Facts from `first` on became durable, behind those that are kept."""
+        self._asked = None
         if not self._facts:
             self._first = first
         for line in lines:
@@ -43,7 +46,16 @@ class Recent:
             self._bytes -= len(line) + len(tail)
 
     def page(self, after: int, max_lines: int, max_bytes: int) -> Facts | None:
-        """Facts behind `after` within both bounds, at least one; None if they are not here."""
+        """Facts behind `after` within both bounds, at least one; None if they are not here.
+
+        Readers at the head ask for the same one after the other: they share the answer.
+        """
+        asked = (after, max_lines, max_bytes)
+        if asked != self._asked:
+            self._asked, self._page = asked, self._made(after, max_lines, max_bytes)
+        return self._page
+
+    def _made(self, after: int, max_lines: int, max_bytes: int) -> Facts | None:
         start = after + 1 - self._first
         if start < 0 or start >= len(self._facts):
             return None

@@ -123,8 +123,9 @@ class SessionMachine:
     @property
     def deadline(self) -> float | None:
         """When `time_passed` is due."""
-        waits = self._active.pending.values() if self._active is not None else ()
-        return min((pending.deadline for pending in waits), default=None)
+        if self._active is None or not self._active.pending:
+            return None
+        return min(pending.deadline for pending in self._active.pending.values())
 
     # Recovery (I13)
 
@@ -381,8 +382,8 @@ class SessionMachine:
             self._actions.append(ResumeRun(run.run_id))
         return self._answer()
 
-    def append_failed(self, code: Code, message: str) -> list[SessionAction]:
-        """Facts did not become durable: nothing more is said, everything ends (I13)."""
+    def append_failed(self, code: Code, message: str, passing: bool = False) -> list[SessionAction]:
+        """Facts did not become durable: all ends (I13); `passing` if it may go well opened anew."""
         if self.state == "failed":
             return []
         self.state = "failed"
@@ -397,7 +398,7 @@ class SessionMachine:
         self._queue.clear()
         self._actions.clear()
         self._active = None
-        return [*actions, Fail(data.Error.of(code, message))]
+        return [*actions, Fail(data.Error(code.value, message, passing or code.retryable))]
 
     def time_passed(self, now: float) -> list[SessionAction]:
         """Commands that nobody answered expire (I39)."""

@@ -244,6 +244,27 @@ class AttachTests(SynchronousTestCase):
         script.attached()
         self.assertEqual(script.contents(key)[-1], Attached(1, 0, True))
 
+    def test_a_session_whose_log_finds_no_room_is_tried_again_later(self) -> None:
+        """I13: the user is told, and nothing is asked for in haste; damage ends it."""
+        full, damaged = Error("session_io", "no room", True), Error("session_io", "torn", False)
+        script = Script()
+        key, wire = script.begin()
+        script.say(full, wire)
+        self.assertEqual(script.contents(key)[-1], Disconnected("no room"))
+        script.wait(1.0)
+        self.assertEqual(len(script.sent("attach")), 1)
+        for tries in (2, 3):
+            assert script.machine.deadline is not None
+            script.wait(script.machine.deadline - script.now)
+            attaches = script.sent("attach")
+            self.assertEqual(len(attaches), tries)
+            if tries == 2:
+                script.say(full, attaches[-1].correlation.attachment_id or "")
+        wire = script.attached()
+        self.assertEqual(script.contents(key)[-1], Attached(1, 0, True))
+        script.say(damaged, wire)
+        self.assertEqual(script.contents(key)[-1], Detached("session_io", "torn"))
+
     def test_the_first_attach_to_a_locked_session_is_refused(self) -> None:
         """I14: whoever is not attached yet is told, and that it may be tried again."""
         script = Script()

@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from cortextx.core.exchange import Message, RequestApproval
-from cortextx.errors import SessionLocked, StoreError
+from cortextx.errors import SessionLocked, StoreError, StoreFull
 from cortextx.interaction.data import Error
 from cortextx.interaction.slave.actions import CancelAsked, Facts, Refuse, StatusAsked, Told
 from cortextx.interaction.slave.lines import read_line
@@ -251,6 +251,22 @@ class OpeningTests(LiveCase):
             self.assertEqual(self.journal.calls, ["open", "close"])
             self.flushLoggedErrors()
 
+    def test_want_of_room_is_no_damage_and_may_be_tried_again_I13(self) -> None:
+        """When the session is opened, and when a fact finds no room."""
+        errors: list[Error] = []
+        for is_open in (False, True):
+            session = self.make()
+            self.ear.session_failed = lambda asker, error: errors.append(error)  # type: ignore[method-assign]
+            if is_open:
+                session.start()
+            self.journal.failure = StoreFull("the disk is full")
+            if not is_open:
+                session.start()
+            session.join(1, self.ear)
+            session.deliver(an_input())
+            self.flushLoggedErrors()
+        self.assertEqual([(e.code, e.retryable) for e in errors], [("session_io", True)] * 2)
+
     def test_the_next_one_waits_for_the_lock_of_the_one_before_B19(self) -> None:
         """A journal is opened once its predecessor is closed."""
         session = self.make()
@@ -480,6 +496,17 @@ class FactsTests(LiveCase):
         self.assertIsNone(recent.page(len(lines), 1, 1))
         recent.keep(len(lines) + 1, lines * 3)
         self.assertIsNone(recent.page(0, 1, 1))
+
+    def test_readers_that_ask_alike_share_an_answer_until_more_is_durable(self) -> None:
+        box = Mailbox()
+        box.input("a")
+        recent = Recent()
+        recent.keep(1, box.log)
+        page = recent.page(0, 100, 100_000)
+        self.assertIs(recent.page(0, 100, 100_000), page)
+        self.assertIsNot(recent.page(1, 100, 100_000), page)
+        recent.keep(len(box.log) + 1, box.log)
+        self.assertEqual(list(recent.page(0, 100, 100_000).lines), box.log * 2)  # type: ignore[union-attr]
 
     def test_facts_that_retention_carried_on_are_found_I38(self) -> None:
         """A claim's facts answer a retry as long as the session lives."""
