@@ -18,6 +18,7 @@ from cortextx.app.process import OTHER_FILES
 from cortextx.fleet.server.settings import ServerTable
 from tests.integration.harness import AGENT, SERVER, Installation
 
+SLAVE = "cortex-slave"
 UNITS = Path(cortextx.__file__).parent.parent / "deploy" / "systemd"
 
 
@@ -37,7 +38,7 @@ class Units(SynchronousTestCase):
             raise SkipTest("systemd-analyze is not installed")
         place = Installation(self)
         here = os.path.dirname(sys.executable)
-        for plugin in (SERVER, AGENT):
+        for plugin in (SERVER, AGENT, SLAVE):
             text = (UNITS / f"{plugin}.service").read_text()
             # The programs have to be there, so they are called where they are here.
             (place.root / f"{plugin}.service").write_text(text.replace("/opt/cortextx/bin", here))
@@ -56,6 +57,8 @@ class Units(SynchronousTestCase):
             self.assertEqual(unit(plugin)["Restart"], "always")
             self.assertGreater(int(unit(plugin)["TimeoutStopSec"]), 60 + 10)
             self.assertNotEqual(unit(plugin)["User"], "root")
+        self.assertEqual(unit(SLAVE)["Restart"], "always")
+        self.assertNotEqual(unit(SLAVE)["User"], "root")
 
 
 class Notices(SynchronousTestCase):

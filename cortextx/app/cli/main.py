@@ -76,13 +76,18 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 )  # fmt: skip
 @click.pass_context
 def cli(ctx: click.Context, state_dir: str | None, as_json: bool) -> None:
-    """Ship, keep and search the logs of your hosts.
+    """Logs of your hosts, and sessions with your agents.
 
     \b
     Start a server and an agent on this machine, then look at its logs:
       cortextx up
       cortextx search error --since 1h
       cortextx tail -f
+
+    \b
+    Start a session slave, then talk to its agent:
+      twistd -n cortex-slave
+      cortextx chat
     """
     invocation = ctx.ensure_object(Invocation)
     invocation.state_dir_option = state_dir
