@@ -29,7 +29,11 @@ REMOTE = "/lib/systemd/systemd-journal-remote"
 
 
 class Buffer:
-    """A buffer in memory that takes its time, and loses what is under way in a crash."""
+    """A buffer in memory that takes its time.
+
+    A raised `life` is a crash: what is under way is lost, and so is all that the sources
+    of lives before put from then on.
+    """
 
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {}
@@ -38,8 +42,14 @@ class Buffer:
         self.refuse = 0
         self.delay = 0.001
 
-    def put(self, bodies, checkpoints, can_wait=True) -> Deferred:
-        return deferLater(reactor, self.delay, self.take, self.life, bodies, checkpoints)
+    def of_this_life(self):
+        """The put of a source that begins now."""
+        life = self.life
+
+        def put(bodies, checkpoints, can_wait=True) -> Deferred:
+            return deferLater(reactor, self.delay, self.take, life, bodies, checkpoints)
+
+        return put
 
     def take(self, life, bodies, checkpoints) -> None:
         if life != self.life:
@@ -76,7 +86,7 @@ class JournalCase(TestCase):
         kept = dict(self.buffer.kept)
         source = JournalSource(
             reactor, "journal", JournalSettings(directory=directory, **settings),
-            self.buffer.put, lambda: kept, own=own or OwnTraces(),
+            self.buffer.of_this_life(), lambda: kept, own=own or OwnTraces(),
         )  # fmt: skip
         self.sources.append(source)
         source.start()
