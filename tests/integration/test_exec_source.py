@@ -163,6 +163,30 @@ class ExecTests(SourceCase):
             self.assertLess(time.monotonic(), end, "they live on")
             time.sleep(0.02)
 
+    async def test_nothing_of_a_command_outlives_a_stop(self) -> None:
+        """Nor who left its group."""
+        source = self.run_command(sys.executable, "-c", FAMILY, stop_secs=5.0)
+        await self.until(lambda: len(self.bodies) == 3, "all three")
+        pids = [int(entry["message"].split()[1]) for entry in self.entries]
+        for pid in pids:
+            self.addCleanup(lambda pid=pid: alive(pid) and os.kill(pid, signal.SIGKILL))
+        await source.stop()
+        self.assertEqual([pid for pid in pids if alive(pid)], [])
+
+    async def test_who_left_the_group_ends_with_the_run(self) -> None:
+        """The next run of the same command is left alone."""
+        source = self.run_command(
+            "/bin/sh", "-c", "setsid sleep 61 >/dev/null 2>&1 & echo $!; sleep 0.3; exit 0",
+            restart_secs=0.05,
+        )  # fmt: skip
+        await self.until(lambda: len(self.bodies) >= 3, "three runs")
+        first = [int(entry["message"]) for entry in self.entries][:2]
+        await self.until(lambda: not any(map(alive, first)), "their end")
+        await source.stop()
+        last = [int(entry["message"]) for entry in self.entries]
+        await self.until(lambda: not any(map(alive, last)), "the last one's end")
+        self.assertEqual(source.report().counters["failures"], 0)
+
     async def test_a_stopped_source_leaves_no_guard(self) -> None:
         """Nor does one whose command was started several times have several."""
         source = self.run_command("/bin/sh", "-c", "exit 0", restart_secs=0.05)

@@ -20,6 +20,7 @@ from typing import Any
 
 from twisted.internet.abstract import FileDescriptor
 from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -70,9 +71,7 @@ class ExecSource:
         self._spawn = spawn or popen
         self._guard: Guard | None = None
         if spawn is None:
-            mark = secrets.token_hex(8)
-            self._guard = Guard(mark)
-            self._settings = replace(settings, environment=(*settings.environment, (MARK, mark)))
+            self._guard = Guard()
         self._feed = Feed(reactor, name, put, can_wait=True, on_room=self._read_or_not)
         self._run: Run | None = None
         self._running = False
@@ -105,7 +104,7 @@ class ExecSource:
             self._read_or_not()
             await self._ended
         if self._guard is not None:
-            self._guard.close()
+            await deferToThreadPool(self._reactor, self._reactor.getThreadPool(), self._guard.close)
         await self._feed.drain(DRAIN_SECONDS)
 
     def pause(self) -> None:
@@ -135,13 +134,16 @@ class ExecSource:
     # -- one run -----------------------------------------------------------------------
 
     def _begin(self) -> None:
+        settings, mark = self._settings, secrets.token_hex(8)
+        if self._guard is not None:
+            settings = replace(settings, environment=(*settings.environment, (MARK, mark)))
         try:
-            process = self._spawn(self._settings)
+            process = self._spawn(settings)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             self._again(f"cannot start: {error}", failed=True)
             return
         if self._guard is not None:
-            self._guard.watch(process.pid)
+            self._guard.watch(process.pid, mark)
         self._counters["starts"] += 1
         self._run = Run(self._reactor, process, self._encoders(process.pid), self)
         self._read_or_not()
@@ -172,6 +174,7 @@ class ExecSource:
         """The command has ended and is about to be reaped."""
         if self._guard is not None:
             self._guard.release()
+            self._guard.sweep()
 
     def exited(self, status: int, ran: float) -> None:
         """The command has ended and all that it wrote was read; `ran` in seconds."""
