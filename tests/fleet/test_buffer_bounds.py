@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterator
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -18,6 +20,7 @@ from cortextx.errors import (
 from cortextx.fleet.agent.buffer import Batch, Buffer, BufferLimits
 from cortextx.fleet.agent.buffer_set_aside import SIDE_FILE
 from cortextx.fleet.agent.buffer_state import RESERVE
+from cortextx.fleet.agent.disk import RealDisk
 from cortextx.testing.disk import SimulatedDisk
 from tests.fleet.buffer_life import TINY, Writer, body, everything, segments
 
@@ -160,6 +163,34 @@ class FailureTests(SynchronousTestCase):
         writer.reopen()
         self.assertEqual(set(everything(writer.buffer)), set(range(1, 7)))
         self.assertEqual(writer.buffer.recovery.cut, 0)
+
+    def test_a_write_that_fails_otherwise_is_told_until_one_succeeds(self) -> None:
+        """As in a directory that nothing may be created in; a block without entries, which
+        needs no new segment, does not end it."""
+        writer = Writer(SimulatedDisk(), TINY)
+        writer.buffer.adopt(0)
+        writer.disk.fail("create", errno.EPERM)
+        with self.assertRaises(StoreError):
+            for _ in range(200):
+                writer.put(1)
+        self.assertIn("cannot be written", writer.buffer.full or "")
+        writer.buffer.append([], {"file:x": b"1"})
+        self.assertIn("cannot be written", writer.buffer.full or "")
+        writer.put(1)
+        self.assertIsNone(writer.buffer.full)
+
+    def test_a_directory_that_was_removed_is_told(self) -> None:
+        """What is written into the open segment then is nowhere."""
+        place = self.mktemp()
+        os.mkdir(place)
+        buffer = Buffer.open(RealDisk(place))
+        self.addCleanup(buffer.close)
+        buffer.append([body(1)], {})
+        buffer.sync()
+        self.assertEqual((buffer.pressure, buffer.full), ("ok", None))
+        shutil.rmtree(place)
+        self.assertEqual(buffer.pressure, "ok")  # it is below its floor; asking looks
+        self.assertIn("removed", buffer.full or "")
 
     def test_a_full_disk_at_a_new_segment_leaves_none(self) -> None:
         writer = Writer(SimulatedDisk())

@@ -95,6 +95,7 @@ class Buffer:
         self._log = Log(disk, found, limits.segment, limits.cache)
         self._ceiling: int | None = None
         self._full: str | None = None
+        self._fault: str | None = None
         self._wanted = 0
         self._rescued: list[bytes] = []
         self._side = SideFile(disk)
@@ -158,7 +159,9 @@ class Buffer:
         limits = self._limits
         if self._full is not None and not self._has_room_again():
             return "hard"
-        free = limits.min_free * 2 if self._log.size < limits.floor else self._free()
+        free = self._free()
+        if self._log.size < limits.floor:
+            free = limits.min_free * 2
         if self._log.size >= limits.hard or free < limits.min_free:
             return "hard"
         if self._log.size >= limits.soft or free < limits.min_free * 2:
@@ -167,8 +170,8 @@ class Buffer:
 
     @property
     def full(self) -> str | None:
-        """Why the latest write found no room, until one succeeds; None if it did."""
-        return self._full
+        """Why the latest write found no room or failed, until one succeeds; None if it did."""
+        return self._full or self._fault
 
     @property
     def evicted(self) -> int:
@@ -269,11 +272,15 @@ class Buffer:
             if fault.errno in FULL:
                 self._ceiling = max(self._log.size, self._limits.floor)
                 self._note_full(error, len(entries.payload))
+            else:
+                self._fault = str(error)
             raise error from fault
         except StoreFull as error:
             self._note_full(error, len(entries.payload))
             raise
         self._full, self._wanted = None, 0
+        if entries.payload:  # what has none needs no new segment, and proves less
+            self._fault = None
         self._rescued = []
         return self._log.last + (self._state.shift or 0)
 
@@ -474,7 +481,8 @@ class Buffer:
     def _free(self) -> int:
         try:
             return self._disk.free()
-        except OSError:
+        except OSError as fault:
+            self._fault = str(_store_error(fault, "the buffer cannot be written"))
             return 0
 
     def _numbering(self) -> int:

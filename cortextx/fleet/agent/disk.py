@@ -227,7 +227,12 @@ class RealDisk:
         os.fsync(self._directory)
 
     def free(self) -> int:
-        """Bytes that an ordinary user may still write on this file system."""
+        """Bytes that an ordinary user may still write on this file system.
+
+        Raises OSError if the directory was removed: what is still written is nowhere.
+        """
+        if os.fstat(self._directory).st_nlink == 0:
+            raise FileNotFoundError(errno.ENOENT, "the directory was removed")
         facts = os.fstatvfs(self._directory)
         return facts.f_bavail * facts.f_frsize
 
