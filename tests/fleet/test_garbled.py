@@ -35,6 +35,12 @@ class Ids(SessionCase):
         ):  # fmt: skip
             self.assertIsNone(answered_id(payload), payload)
 
+    def test_it_looks_no_further_than_it_must(self) -> None:
+        """Of a thousand brackets or a million only the first few thousand are looked at."""
+        nested = b'{"result":' + b"[]," * 1000 + b'0,"id":7}'
+        self.assertEqual(answered_id(nested), 7)
+        self.assertIsNone(answered_id(b'{"result":' + b"[]," * 300_000 + b'0,"id":7}'))
+
     def test_it_takes_no_time(self) -> None:
         """A text without an end is looked at once: a million characters are nothing."""
         for payload in (b'{"id":1,"result":"' + b'\\"' * 500_000, b'"' * 999_999 + b"\\"):

@@ -25,6 +25,8 @@ def refusal(text: str) -> str | None:
         inner = address.ipv4_mapped or address.sixtofour
         if inner is None and any(address in network for network in _TRANSLATED):
             inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is None and 0xFFFF < int(address) <= 0xFFFFFFFF:
+            inner = ipaddress.IPv4Address(int(address))  # the old form ::192.0.2.1
         if inner is not None:
             return refusal(str(inner))
     if address in _METADATA:
