@@ -142,7 +142,8 @@ class AddressTests(SynchronousTestCase):
     def test_s3_refused(self) -> None:
         for address in (
             "169.254.169.254", "169.254.1.1", "fe80::1%eth0", "fd00:ec2::254", "100.100.100.200",
-            "::ffff:169.254.169.254", "::169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "0.0.0.0", "::",
+            "::169.254.169.254",
+            "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "0.0.0.0", "::",
             "224.0.0.1", "255.255.255.255", "fd20:ce::254", "64:ff9b:1::a9fe:a9fe",
         ):  # fmt: skip
             self.assertIsNotNone(refusal(address), address)

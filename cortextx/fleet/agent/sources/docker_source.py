@@ -169,7 +169,10 @@ class DockerSource:
             self._say("waiting", f"{self._roster.waiting} containers wait: too many are followed")
 
     def _not_listed(self, failure: Failure) -> None:
-        self._why = f"{self._settings.socket}: {failure.getErrorMessage()[:200]}"
+        # The HTTP client wraps what went wrong in an error without words.
+        reasons = getattr(failure.value, "reasons", None)
+        said = (reasons[0] if reasons else failure).getErrorMessage()
+        self._why = f"{self._settings.socket}: {said[:200]}"
         self._say("list", f"the daemon cannot be asked: {self._why}")
         self._later("list", max(0.5, self._backoff.next_delay()), self._list)
 
