@@ -38,6 +38,17 @@ class Probe(SynchronousTestCase):
         self.assertEqual(command.asked, [("probe.run", asked)])
         self.assertEqual((done.code, done.out), (0, "free  7\n"))
 
+    def test_lists_of_objects_are_tables(self) -> None:
+        """A command, which may be long, stands last; controls of the host are escaped (S4)."""
+        found = {"total": 3, "processes": [{"command": "a\x1b[1m b", "pid": 1}, {"pid": 23}]}
+        row = {**PROBE, "output": found}
+        done = Scripted(Answer(rows=[row], end={"outcome": "ok"}))("probe", "web1", "mem.top")
+        self.assertEqual(
+            [line.split() for line in done.out.splitlines()],
+            [["total", "3"], [], ["processes"], ["PID", "COMMAND"],
+             ["1", "a\\e[1m", "b"], ["23", "-"]],
+        )  # fmt: skip
+
     def test_exit_codes(self) -> None:
         """How the probe ended is the exit code, though each is a recorded answer (§4.6)."""
         for outcome, code in (

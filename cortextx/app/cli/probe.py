@@ -125,7 +125,7 @@ def _show(invocation: Invocation, record: dict[str, Any], outcome: str) -> None:
         if fault is not None:
             click.echo(escaped(fault), err=True)
         elif isinstance(output, dict):
-            print_pairs(output)
+            _print_found(output)
         elif output is not None:
             # A text keeps its lines.
             lines = output.split("\n") if isinstance(output, str) else [str(output)]
@@ -139,6 +139,25 @@ def _show(invocation: Invocation, record: dict[str, Any], outcome: str) -> None:
         elif record.get("exit_code"):
             click.echo(f"the probe's exit code is {record['exit_code']}", err=True)
     click.get_current_context().exit(_EXIT_CODES.get(outcome, FAILED))
+
+
+def _print_found(output: dict[str, Any]) -> None:
+    """Print what a probe found: its lists of objects as tables, all else as pairs."""
+    tables = {name: rows for name, rows in output.items() if _is_table(rows)}
+    pairs = {name: value for name, value in output.items() if name not in tables}
+    if pairs:
+        print_pairs(pairs)
+    for name, rows in tables.items():
+        if pairs or len(tables) > 1:
+            click.echo(f"\n{escaped(name)}")
+        columns = {str(key): escaped(str(key)).upper() for row in rows for key in row}
+        if "command" in columns:  # the one that may be long
+            columns["command"] = columns.pop("command")
+        print_table(columns, rows)
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
 
 
 def _fault_in(output: Any) -> str | None:
