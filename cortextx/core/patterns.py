@@ -45,12 +45,28 @@ class Pattern:
         """Whether `text` begins with the pattern."""
         return self._compiled.match(text) is not None
 
-    def replace(self, replacement: Replacement, text: str) -> tuple[str, int]:
-        """`text` with all that matches replaced, and how often that was."""
+    def replace(self, replacement: Replacement, text: str, limit: int) -> tuple[str, int]:
+        """`text` with all that matches replaced, and how often that was.
+
+        Where something matches, no more than `limit` + 1 characters are built, and what
+        lies behind them is not looked at: a longer result than `limit` is one that was cut.
+        """
         if self._compiled.search(text) is None:
             return text, 0
-        changed, count = self._compiled.subn(replacement.of, text)
-        return changed, count
+        pieces: list[str] = []
+        end = count = 0
+        room = limit + 1
+        for match in self._compiled.finditer(text):
+            before = text[end : match.start()][:room]
+            made = replacement.of(match, room - len(before))
+            pieces += (before, made)
+            room -= len(before) + len(made)
+            end = match.end()
+            count += 1
+            if not room:
+                return "".join(pieces), count
+        pieces.append(text[end:][:room])
+        return "".join(pieces), count
 
 
 class Replacement:
@@ -83,11 +99,16 @@ class Replacement:
             raise PatternError("the replacement ends in a single \\")
         self._parts.append(rest)
 
-    def of(self, match: Any) -> str:
-        """The text for one match."""
-        return "".join(
-            part if isinstance(part, str) else match.group(part) or "" for part in self._parts
-        )
+    def of(self, match: Any, limit: int) -> str:
+        """The text for one match, at most its first `limit` characters."""
+        made: list[str] = []
+        for part in self._parts:
+            text = part if isinstance(part, str) else match.group(part) or ""
+            made.append(text[:limit])
+            limit -= len(text)
+            if limit <= 0:
+                break
+        return "".join(made)
 
 
 @lru_cache(maxsize=256)

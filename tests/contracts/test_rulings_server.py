@@ -99,6 +99,18 @@ class Seqs(ContractCase):
         self.assertEqual(peer.push(501, 2)["result"]["up_to_seq"], 502)
         self.assertEqual(self.gaps(), [(1, 500)])
 
+    def test_f26_what_cannot_be_is_not_believed(self) -> None:
+        """A resume_from_seq that no host can have reached is legal (F31) and makes no gap."""
+        token = self.enrolled()
+        for acked in (10**15 + 1, 2**63 - 1):
+            with capturedLogs() as logs:
+                _, answer = self.greeted(token, resume_from_seq=acked)
+            self.assertEqual(answer["result"]["accepted_seq"], 0)
+            self.assertEqual([one["acked"] for one in logs if "acked" in one], [acked])
+            self.assertEqual(self.gaps(), [])
+        self.greeted(token, resume_from_seq=10**15)
+        self.assertEqual(self.gaps(), [(1, 10**15)])
+
 
 class Hellos(ContractCase):
     def test_f4_every_fault_ends_the_handshake(self) -> None:

@@ -324,6 +324,7 @@ class StateFileTests(SynchronousTestCase):
         buffer = Buffer.open(disk, ROOMY)
         self.assertIn("state.damaged", disk.names())
         self.assertIn("unreadable", buffer.recovery.notes[0])
+        self.assertIn("may leave out losses of before", buffer.recovery.notes[1])
         self.assertEqual(buffer.next_seq, 137)
         oldest = int(segments(disk)[0][:20]) + 100
         self.assertEqual(set(everything(buffer)), set(range(oldest, 137)))

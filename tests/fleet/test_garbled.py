@@ -40,6 +40,9 @@ class Ids(SessionCase):
         nested = b'{"result":' + b"[]," * 1000 + b'0,"id":7}'
         self.assertEqual(answered_id(nested), 7)
         self.assertIsNone(answered_id(b'{"result":' + b"[]," * 300_000 + b'0,"id":7}'))
+        for size, found in ((10_000, 7), (20_000, None)):
+            payload = b'{"result":"' + b"\\a" * size + b'","id":7}'
+            self.assertEqual(answered_id(payload), found, "one long text is no way around")
 
     def test_it_takes_no_time(self) -> None:
         """A text without an end is looked at once: a million characters are nothing."""

@@ -158,6 +158,26 @@ class RedactTests(SynchronousTestCase):
         self.assertEqual(found["message"], "y" * MAX_MESSAGE_CHARS)
         self.assertEqual(found["metadata"], {"cortextx": {"cut": True}})
 
+    def test_replacements_do_not_multiply(self) -> None:
+        """A long replacement of many matches, or of a group many times, is built no further
+        than an entry goes; metadata that would be too big is cut to our own marks (F17)."""
+        for more in ({"replacement": "y" * 1000}, {"replacement": r"\1" * 1000}):
+            rule = RuleTable(action="redact", pattern="(x{1,1000})", **more)
+            found = entry(Pipeline(rule)("x" * MAX_MESSAGE_CHARS))
+            self.assertEqual(len(found["message"]), MAX_MESSAGE_CHARS)
+            self.assertEqual(found["metadata"], {"cortextx": {"cut": True}})
+            [one] = rules(rule)
+            assert one.pattern is not None and one.replacement is not None
+            made, count = one.pattern.replace(one.replacement, "x" * 50_000, 2000)
+            self.assertEqual(len(made), 2001)
+            self.assertLess(count, 4)
+        compose = Pipeline(RuleTable(action="redact", pattern="x", replacement="y" * 1000))
+        facts = {"a": "x" * 100_000, "b": ["x" * 100_000], "cortextx": {"part": 1, "s": "x"}}
+        found = entry(compose("ax", metadata=facts))
+        self.assertEqual(found["message"], "a" + "y" * 1000)
+        self.assertEqual(found["metadata"], {"cortextx": {"part": 1, "cut": True}})
+        self.assertLess(compose.rules[0].tally.redacted, 1000)
+
     def test_no_pattern_takes_long(self) -> None:
         """A pattern that takes a backtracking engine years is linear here."""
         compose = Pipeline(RuleTable(action="redact", pattern=r"(a|aa)+$"))
@@ -216,6 +236,6 @@ class ConfigTests(SynchronousTestCase):
         r"""`\1`, `\g<name>` and `\\` mean what they do in Python, and nothing else does."""
         pattern = compiled(r"(?P<a>x)(y)?")
         for text, wanted in ((r"[\1]", "[x]"), (r"\g<a>\2", "x"), (r"\\1", r"\1"), ("", "")):
-            self.assertEqual(pattern.replace(Replacement(text, pattern), "x"), (wanted, 1))
+            self.assertEqual(pattern.replace(Replacement(text, pattern), "x", 9), (wanted, 1))
         self.assertRaises(PatternError, Replacement, r"\g<b>", pattern)
         self.assertRaises(PatternError, compiled, "")

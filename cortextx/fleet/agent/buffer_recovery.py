@@ -140,7 +140,9 @@ def _derive(found: Recovered, disk: Disk, known: bool) -> None:
     """Without the newest state, the segments tell the numbering and what was dropped.
 
     The shift only ever grows, so the greatest that was seen is the newest; what
-    stands before the oldest segment is taken to be acked.
+    stands before the oldest segment is taken to be acked. What only the lost state knew
+    cannot be had again: totals, losses not yet reported, how far the disk had proved to be
+    (so a damaged end may pass for a torn one). The note says so.
     """
     state = found.ledger.state
     for segment in reversed(found.segments):
@@ -152,7 +154,10 @@ def _derive(found: Recovered, disk: Disk, known: bool) -> None:
     if found.segments:
         found.ledger.advance(found.segments[0].first - 1)
     source = "the state before it and the segments" if known else "the segments"
-    found.ledger.notes.append(f"the state was made anew from {source}")
+    found.ledger.notes.append(
+        f"the state was made anew from {source}: damaged_entries and the other totals may leave"
+        " out losses of before, and so may the server's list of gaps"
+    )
 
 
 def _open_newest(found: Recovered, disk: Disk) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from cortextx.core.budgets import LeakyBucket
 from cortextx.core.syslog import SEVERITY_NUMBER
 from cortextx.fleet.agent.entries import encode_body
 from cortextx.fleet.agent.rules import Rule
-from cortextx.fleet.contract import MAX_MESSAGE_CHARS
+from cortextx.fleet.contract import MAX_ENTRY_BYTES, MAX_MESSAGE_CHARS
 
 MAX_SOURCES = 4096
 """Sources (files, containers) that a composer remembers the rules and rates of."""
@@ -162,14 +162,20 @@ class Composer:
         what the message held.
         """
         assert rule.pattern is not None and rule.replacement is not None
-        message, count = rule.pattern.replace(rule.replacement, message)
+        message, count = rule.pattern.replace(rule.replacement, message, MAX_MESSAGE_CHARS)
         if len(message) > MAX_MESSAGE_CHARS:
             message = message[:MAX_MESSAGE_CHARS]
             metadata = _marked(metadata, {"cut": True})
         if metadata is not None:
             facts = _decode(metadata) if isinstance(metadata, bytes) else metadata
-            changed, inside = _redacted(facts, rule, 0)
-            count += inside
+            redaction = _Redaction(rule)
+            changed = redaction.of(facts)
+            count += redaction.count
+            if redaction.room < 0:
+                marks = changed.get("cortextx")
+                flags = marks.items() if isinstance(marks, dict) else ()
+                kept = {k: v for k, v in flags if not isinstance(v, str | list | dict)}
+                changed = {"cortextx": {**kept, "cut": True}}
             if count:
                 marks = changed.get("cortextx")
                 if isinstance(marks, dict) and "raw" in marks:
@@ -216,25 +222,32 @@ def _marked(metadata: bytes | dict[str, Any] | None, marks: Mapping[str, Any]) -
     return {**facts, "cortextx": {**(known if isinstance(known, dict) else {}), **marks}}
 
 
-def _redacted(value: Any, rule: Rule, depth: int) -> tuple[Any, int]:
-    """A JSON value with all its strings redacted, and the count of replacements."""
-    assert rule.pattern is not None and rule.replacement is not None
-    if isinstance(value, str):
-        return rule.pattern.replace(rule.replacement, value)
-    if depth > MAX_DEPTH:
-        return value, 0
-    count = 0
-    if isinstance(value, dict):
-        changed: dict[str, Any] = {}
-        for key, item in value.items():
-            changed[key], inside = _redacted(item, rule, depth + 1)
-            count += inside
-        return changed, count
-    if isinstance(value, list):
-        items: list[Any] = []
-        for item in value:
-            done, inside = _redacted(item, rule, depth + 1)
-            items.append(done)
-            count += inside
-        return items, count
-    return value, 0
+class _Redaction:
+    """One rule's work on an entry's metadata.
+
+    `count` is its replacements. `room` is the characters that the metadata's strings may
+    still have; below 0 it is too big for an entry, and strings after that are left empty.
+    """
+
+    def __init__(self, rule: Rule) -> None:
+        assert rule.pattern is not None and rule.replacement is not None
+        self._pattern, self._replacement = rule.pattern, rule.replacement
+        self.count = 0
+        self.room = MAX_ENTRY_BYTES
+
+    def of(self, value: Any, depth: int = 0) -> Any:
+        """A JSON value with all its strings redacted."""
+        if isinstance(value, str):
+            if self.room < 0:
+                return ""
+            text, count = self._pattern.replace(self._replacement, value, self.room)
+            self.count += count
+            self.room -= len(text)
+            return text
+        if depth > MAX_DEPTH:
+            return value
+        if isinstance(value, dict):
+            return {key: self.of(item, depth + 1) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.of(item, depth + 1) for item in value]
+        return value

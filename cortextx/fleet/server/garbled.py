@@ -12,7 +12,7 @@ _TOKEN = re.compile(
 )
 """A text, with what follows it if it is a key; else a bracket. A text that does not end takes
 all the rest, so that nothing is looked at twice."""
-_TOKENS, _BYTES = 5000, 256 << 10
+_TOKENS, _BYTES = 5000, 32 << 10
 """How many are looked at: an id further on is not found, and the probe ends by its time."""
 
 
